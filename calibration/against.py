@@ -31,8 +31,8 @@ PARQUET = ".parquet"
 class Compared:
     """Errors of a kernel on one device of the files, in percent of what was measured; shares of its `n` samples.
 
-    device: as the tables name it, of samples their folder. outside: beyond the shapes that the profile was fitted to. total: of the sum of all.
-    in80: inside the profile's 80 % interval, None where it states none.
+    device: as the tables name it, of samples their folder. outside: beyond the shapes that the profile was fitted to.
+    total: of the sum of all. in80: inside the profile's 80 % interval, None where it states none.
     """
 
     device: str
@@ -70,14 +70,14 @@ def compare(name: str, paths: Sequence[Path]) -> tuple[Profile, list[Compared], 
 
 def table(profile: Profile, found: Sequence[Compared], aside: dict[str, str]) -> Table:
     """Return the errors as a table, device by device; below it what was not compared."""
-    headings = ("kernel", "n", "outside", "mean %", "median", "p90", "bias", "sum", "in 80 %")
+    headings = ("kernel", "n", "outside", "mean", "median", "p90", "bias", "sum", "in80")
     caption = "\n".join([f"profile {profile.name}: errors in percent of what was measured", *_said(aside)])
     made = Table(*headings, box=box.SIMPLE, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     made.columns[0].no_wrap = True
     for name in dict.fromkeys(one.device for one in found):
         made.add_row(name, style="bold")
         for one in (one for one in found if one.device == name):
-            errors = (f"{value:.3g}" for value in (one.mape, one.median, one.p90, one.bias, one.total))
+            errors = (f"{value:.1f}" for value in (one.mape, one.median, one.p90, one.bias, one.total))
             inside = "-" if one.in80 is None else f"{one.in80:.2f}"
             made.add_row(f"  {one.kernel}", str(one.n), f"{one.outside:.2f}", *errors, inside)
     return made
