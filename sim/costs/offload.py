@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 from sim.costs import memory, sharding, stage
 from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, composed, maximum, minimum, symbol
-from sim.costs.contention import two_streams
 from sim.costs.layers import ends
-from sim.costs.layers.ops import COMMUNICATION, hidden_beside
+from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import Cover, covers, outlasts
 
@@ -87,8 +86,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     kind in a row, as the first leaves no room; backward_spared, what the second one waits less, with the link for
     itself. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
-    that copies run beside), update_pieces (how many layers' copies they are, at least 1), optimizer_offload (what the
-    update waits), throttled (by how much an update's last backwards, of all chunks, end later: `_throttled`).
+    that copies run beside: its kernels, and what it waits for the host that issues them), update_pieces (how many
+    layers' copies they are, at least 1), optimizer_offload (what the update waits), throttled (by how much an update's
+    last backwards, of all chunks, end later: `_throttled`).
     late_backward: as of `stage`, what gradients that wait for their room leave of it.
     """
     given = parts(structure)
@@ -236,10 +236,11 @@ def _waiting() -> Expr:
 def _of_rank(structure: Structure) -> dict[str, Expr]:
     states, out, raw = stage.states(structure), dict[str, Expr](), stage.updates(structure)
     counts, alone = [symbol(f"rank_layers_{k}") for k in range(len(structure.kinds))], _layers_alone(structure)
+    late = stage.late_updates(structure, {where: states[f"optimizer_{where}"] for where in stage.held(structure)})
     for where in stage.held(structure):
         rank = _swaps(counts, states[f"optimizer_bytes_{where}"])
         h2d, d2h = rank.in_bytes / rate, rank.out_bytes / rate
-        pieces = rank.pieces(alone)
+        pieces, update = rank.pieces(alone), states[f"optimizer_{where}"] + late[where]
         out |= {
             f"moved_optimizer_{where}": rank.optimizer,
             f"moved_weights_{where}": rank.weight,
@@ -247,9 +248,9 @@ def _of_rank(structure: Structure) -> dict[str, Expr]:
             f"staged_update_{where}": rank.staged / pieces * minimum(pieces, UPDATE_ROOM),
             f"update_h2d_{where}": h2d,
             f"update_d2h_{where}": d2h,
-            f"update_kernels_{where}": states[f"optimizer_{where}"],
+            f"update_kernels_{where}": update,
             f"update_pieces_{where}": pieces,
-            f"optimizer_offload_{where}": _swapped(h2d, d2h, states[f"optimizer_{where}"], pieces),
+            f"optimizer_offload_{where}": _swapped(h2d, d2h, update, pieces),
             f"throttled_{where}": _throttled(structure, raw[f"reduced_{where}"], rank),
         }
     return out
@@ -401,9 +402,9 @@ def _slowed(stream: str, by: str) -> Expr:
 
 def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:
     """Return what an update waits for copies: the first piece in, the last one out, and what the copies of the others,
-    both ways at once, take longer than their update."""
-    both = two_streams(h2d, d2h, symbol("h2d_by_d2h"), symbol("d2h_by_h2d"))
-    return (h2d + d2h) / pieces + (1 - 1 / pieces) * hidden_beside(both, update)
+    both ways at once, take longer than their update or make it take."""
+    beside = side_by_side(Pass(update, h2d=h2d, d2h=d2h))
+    return (h2d + d2h) / pieces + (1 - 1 / pieces) * maximum(*beside)
 
 
 @lru_cache
