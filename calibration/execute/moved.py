@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from calibration.execute.host import HostMemory
 from calibration.execute.split import local, whole_of
-from sim.costs.offload import ROOM
+from sim.costs.side_by_side import ROOM
 
 
 class Kept:

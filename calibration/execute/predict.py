@@ -9,8 +9,8 @@ import numpy as np
 from calibration.execute.kept import Kept
 from calibration.execute.limits import Device, check_order, executable, executed_level
 from calibration.execute.updates import DELAYED_STEPS, microbatch_order
-from sim.costs.offload import ROOM
 from sim.costs.run_level import level_of
+from sim.costs.side_by_side import ROOM
 from sim.costs.stage import backward_seconds, forward_seconds
 from sim.engine.assembly import durations, footprint, offloaded
 from sim.engine.graph import DeadlockError

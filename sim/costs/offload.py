@@ -27,42 +27,15 @@ from sim.costs.algebra import Compiled, Expr, Interpreted, compile_expressions, 
 from sim.costs.layers import ends
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
-from sim.costs.overlap import Cover, covers, outlasts
+from sim.costs.overlap import Cover, covers, held_up, outlasts
+from sim.costs.side_by_side import ROOM, Beside, Pass, one_after_other, side_by_side
 
-ROOM = 2
-"""Layers of activations that are on the device in either direction, and layers of weights."""
 UPDATE_ROOM = 3
 """Layers whose gradients or optimizer states are on the device at once: one comes, one is used, one leaves."""
 optimizer, activations, weights, gradients = (
     symbol(f"offload_{n}") for n in ("optimizer", "activations", "weights", "gradients")
 )
 rate = symbol("host_bytes_per_s")
-
-
-class Pass(NamedTuple):
-    """A pass over a chunk, in seconds: what it takes alone, how much of that are collectives that it waits for, how
-    long others run beside it, and the copies in either direction.
-
-    ahead, before: layers whose copies to the device may be done before the pass begins where its rank has waited for a
-    message, and where it follows another pass at once.
-    """
-
-    own: Expr
-    inner: Expr = 0
-    beside: Expr = 0
-    h2d: Expr = 0
-    d2h: Expr = 0
-    ahead: Expr = ROOM
-    before: Expr = ROOM
-
-
-class Beside(NamedTuple):
-    """What copies and a pass beside them make of each other, in seconds: how much longer the pass takes, and how much
-    longer than the pass alone the copies to the device and those from it."""
-
-    delay: Expr
-    h2d: Expr
-    d2h: Expr
 
 
 class Waits(NamedTuple):
@@ -120,17 +93,20 @@ def parts(structure: Structure) -> dict[str, Expr]:
         both = stage.backward_seconds(times) + chunk["recompute"] + chunk["backward_dp"] + times["backward_host"]
         inner = [sum(times[f"{phase}_{c}"] for c in COMMUNICATION) for phase in ("forward", "input")]
         passes |= {
-            f"{end}forward": Pass(first, inner[0], traffic["gather"], weight / rate, moved / rate, 1, 0),
+            f"{end}forward": Pass(
+                first, inner[0], traffic["gather"], chunk["forward_dp"], weight / rate, moved / rate, 1, 0
+            ),
             f"{end}backward": Pass(
-                both, inner[1], traffic["gather"] + traffic["scatter"], (weight + moved + again) / rate,
-                gradient / rate, _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
+                both, inner[1], traffic["gather"] + traffic["scatter"], chunk["backward_dp"],
+                (weight + moved + again) / rate, gradient / rate,
+                _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
             ),
         }  # fmt: skip
     made, every = chunk["weight_compute"] + chunk["weight_host"], passes["backward"]
     ahead = _ahead(weight, moved, 1), _ahead(weight, moved, 0)
     passes |= {
-        "input": Pass(every.own - made, every.inner, every.beside, (weight + moved) / rate, 0, *ahead),
-        "weight": Pass(made, 0, traffic["scatter"], again / rate, gradient / rate),
+        "input": Pass(every.own - made, every.inner, every.beside, every.exposed, (weight + moved) / rate, 0, *ahead),
+        "weight": Pass(made, 0, traffic["scatter"], 0, again / rate, gradient / rate),
     }
     kinds = range(len(structure.kinds))
     saved, copied, summed = zip(*(_of_layer(structure, k) for k in kinds), strict=True)
@@ -216,7 +192,8 @@ def _throttled(structure: Structure, reduced: Expr, rank: "_Swaps") -> Expr:
     layers = maximum(1, stage.on_rank(structure, lambda k: 1) / chunks)
     backward = Cover(*(each / chunks for each in stage.rank_covers(structure)[1]))
     time, out = reduced / chunks, rank.gradient / rate / chunks
-    late = time / layers + (1 - 1 / layers) * outlasts(time, backward)
+    left = outlasts(time, backward)
+    late = time / layers + (1 - 1 / layers) * (left - held_up(left, backward))
     copied = maximum(0, out + rank.weight / rate / chunks - sum(backward))
     return chunks * stage.overlap_dp * _waiting() * maximum(0, late - _left(time, backward, out, layers) - copied)
 
@@ -319,7 +296,7 @@ def _waits(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> Waits:
         [_waited(p, layers, side_by_side(p)._replace(delay=d)) for p, d in zip(passes, delays, strict=True)]
         for passes in ((forward, backward), [p._replace(before=p.ahead) for p in (forward, backward)])
     )
-    link = side_by_side(Pass(*(a + b for a, b in zip(*made, strict=True))))
+    link = one_after_other(made)
     both = own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0])
     return Waits(*both, *(a - b for a, b in zip(both, through, strict=True)))
 
@@ -332,72 +309,6 @@ def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:
     """
     late = zip((one.before, ROOM), (beside.h2d, beside.d2h), strict=True)
     return maximum(beside.delay, *(maximum(0, layers - n) / maximum(layers, 1) * t for n, t in late))
-
-
-def side_by_side(one: Pass) -> Beside:
-    """Return how a pass and the copies beside it slow each other, by the contention model of four streams
-    (`costs.contention`).
-
-    Copies start as a layer does, so that they run beside its compute first, and only what is left of them beside the
-    collectives that it waits for. Exact where they slow either alike in both directions, and other collectives are
-    spread evenly over the compute.
-    """
-    inner = minimum(one.inner, one.own)
-    compute = maximum(one.own - inner, 1e-12)
-    covered = minimum(1, one.beside / compute)
-    by_d2h, by_h2d = symbol("h2d_by_d2h"), symbol("d2h_by_h2d")
-    beside_compute, beside_inner = (
-        [_Way.of(name, collective, share) for name in ("h2d", "d2h")] for collective, share in ((0, covered), (1, 0))
-    )
-    (h2d, to), (d2h, back) = zip((one.h2d, one.d2h), beside_compute, strict=True)
-    h2d, d2h = h2d * to.stretch, d2h * back.stretch
-    first = _together(
-        compute, beside_compute,
-        h2d + minimum(h2d * by_d2h / to.stretch, d2h * by_d2h / (to.stretch + by_d2h)),
-        d2h + minimum(d2h * by_h2d / back.stretch, h2d * by_h2d / (back.stretch + by_h2d)),
-    )  # fmt: skip
-    # What is left counts what the two directions take from each other already.
-    left = (maximum(0, late - first.delay) for late in first[1:])
-    then = _together(inner, beside_inner, *(x * way.stretch for x, way in zip(left, beside_inner, strict=True)))
-    return Beside(*(first.delay + late for late in then))
-
-
-def _together(own: Expr, ways: Sequence["_Way"], h2d: Expr, d2h: Expr) -> Beside:
-    """Return it for work of one kind and copies that start with it; h2d, d2h: how long they take beside it."""
-    # Both copies run at first, then the longer one, then neither, until the work is done.
-    a = sum(way.slows for way in ways) / 2
-    shorter, longer = minimum(h2d, d2h), maximum(h2d, d2h)
-    delay = minimum(
-        2 * a * own,
-        a * own + shorter * a / (1 + 2 * a),
-        shorter * 2 * a / (1 + 2 * a) + (longer - shorter) * a / (1 + a),
-    )
-    end = own + delay
-    # Copies that outlast the work are not slowed by it any more.
-    late = (minimum(x, end + (x - end) / way.stretch) - own for x, way in zip((h2d, d2h), ways, strict=True))
-    return Beside(delay, *late)
-
-
-class _Way(NamedTuple):
-    """A direction of copies: how many times longer they take beside a pass, and how much slower it is beside them."""
-
-    stretch: Expr
-    slows: Expr
-
-    @classmethod
-    def of(cls, name: str, inner: Expr, covered: Expr) -> "_Way":
-        """Return it beside compute (`inner` 0), of which a share is `covered` by others' collectives, or beside
-        collectives (`inner` 1)."""
-        by_compute, by_collective = _slowed(name, "compute"), _slowed(name, "collective")
-        alone = 1 - inner - covered
-        speed = alone / (1 + by_compute) + inner / (1 + by_collective) + covered / (1 + by_compute + by_collective)
-        return cls(1 / speed, (1 - inner) * _slowed("compute", name) + inner * _slowed("collective", name))
-
-
-def _slowed(stream: str, by: str) -> Expr:
-    """Return how much slower a stream is beside another: measured, or as collectives and compute slow each other."""
-    known = symbol("contention_known")
-    return symbol(f"{stream}_by_{by}") + (1 - known) * symbol("overlap_slowdown")
 
 
 def _swapped(h2d: Expr, d2h: Expr, update: Expr, pieces: Expr) -> Expr:

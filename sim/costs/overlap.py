@@ -67,7 +67,8 @@ def beside_last(time: Expr, cover: Cover, whole: Cover, pieces: Expr, turns: Tur
     between = (chunks - 1) * ((turns.passes - 1) * _hidden(other) + turns.waits * sum(other))
     left = maximum(most * outlasts(time, cover) - between, alone * outlasts(time / chunks, one))
     every = most * slowed_beside(time, cover.compute + (chunks - 1) * (turns.passes - 1) * other.compute)
-    return time / n + left + every, minimum(every, alone * slowed_beside(time, cover.compute))
+    slower = minimum(every, alone * slowed_beside(time, cover.compute))
+    return time / n + left + every, slower + minimum(left, alone * held_up(outlasts(time, cover), cover))
 
 
 def in_turn(pp: Expr, between: bool) -> Turns:
@@ -107,6 +108,12 @@ def _hidden(cover: Cover) -> Expr:
     return cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
 
 
+def held_up(left: Expr, cover: Cover) -> Expr:
+    """Return by how many seconds the `left` ones of collectives delay those that the pass waits for, on the same links:
+    each takes half the link, so that the pass, and its message, ends later by as much as has run."""
+    return minimum(left, (1 - symbol("dp_apart")) * cover.inner)
+
+
 def slowed_beside(time: Expr, cover: Expr) -> Expr:
     """Return how much longer compute of `cover` seconds takes beside collectives of `time` seconds.
 
@@ -138,11 +145,12 @@ def ends_of_passes(gather: Expr, scatter: Expr, forward: Cover, backward: Cover,
     """
     n = maximum(pieces, 1)
     second = 1 - 1 / n - maximum(0, 1 - 2 / n)
-    held_up = outlasts(gather + minimum(gather, scatter), backward)
+    gathered = outlasts(gather + minimum(gather, scatter), backward)
+    left = outlasts(gather + scatter, backward) - gathered
     return {
         "ahead_forward": gather / n + second * outlasts(gather, forward),
-        "ahead_backward": gather / n + second * held_up,
-        "late_backward": scatter / n + (1 - 1 / n) * (outlasts(gather + scatter, backward) - held_up),
+        "ahead_backward": gather / n + second * gathered,
+        "late_backward": scatter / n + (1 - 1 / n) * (left - held_up(left, backward)),
     }
 
 

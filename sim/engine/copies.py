@@ -7,7 +7,8 @@ from math import ceil
 
 import numpy as np
 
-from sim.costs.offload import ROOM, UPDATE_ROOM
+from sim.costs.offload import UPDATE_ROOM
+from sim.costs.side_by_side import ROOM
 from sim.engine.assembly import Costs, offloaded
 from sim.engine.graph import Graph, Ints
 from sim.schedules import Kind, Schedule

@@ -258,11 +258,11 @@ class _Lowering:
             begin = main if begin < 0 else begin
         if after:
             finish = self._main(where, _COMPUTE, _PASS, to_ticks(after))
-        if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
-            self.joined.setdefault(rank, []).append(self.last_beside[rank, _REDUCE])
         if data:
             finish = self._main(where, _COLLECTIVE, _DATA, to_ticks(data))
             self.links[finish] = self.rings["dp"][rank]
+        if scatter:  # the engines of ZeRO-2 and 3 end a backward pass when its gradients are in their shards
+            self.joined.setdefault(rank, []).append(self.last_beside[rank, _REDUCE])
         return begin, finish
 
     def _sharded(self, kind: int, s: int) -> tuple[float, float]:
