@@ -74,26 +74,22 @@ ORDERS = ({}, {"virtual_stages": 2}, {"schedule": "gpipe"}, {"schedule": "zb-h1"
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_plans_agree_within_5_percent(seed):
-    """Sharded weights and gradients among them; half of them within 0.5 %."""
+def test_random_plans_agree_within_3_percent(seed):
+    """Sharded weights and gradients among them; half of them within 0.1 %."""
     found = errors(seed, CLUSTERS | {f"{n} x": c for n, c in BETWEEN.items()}, False, ORDERS, 30)
-    far = {plan: error for plan, error in found.items() if abs(error) > 0.05}
+    far = {plan: error for plan, error in found.items() if abs(error) > 0.03}
     assert not far
-    assert np.median(np.abs(list(found.values()))) < 0.005
+    assert np.median(np.abs(list(found.values()))) < 0.001
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_plans_with_copies_agree_within_10_percent(seed):
-    """1F1B and interleaved, nine of ten within 5 %.
-
-    Other orders have less of a steady state. Where collectives between nodes share the host's link with copies (A100 as
-    measured: up to seven times slower) the path does not see them outlast a pass.
-    """
-    found = errors(seed, CLUSTERS, True, ORDERS[:2], 30)
+    """1F1B and interleaved, nine of ten within 3 %. Other orders have less of a steady state."""
+    found = errors(seed, CLUSTERS | {f"{n} x": c for n, c in BETWEEN.items()}, True, ORDERS[:2], 30)
     far = {plan: error for plan, error in found.items() if abs(error) > 0.1}
     assert not far
-    assert np.quantile(np.abs(list(found.values())), 0.9) < 0.05
+    assert np.quantile(np.abs(list(found.values())), 0.9) < 0.03
 
 
 def test_a_large_head_hides_no_collectives_of_the_layers(tmp_path):
