@@ -206,6 +206,16 @@ def unlocked(lock: IO[str]) -> None:
         lock.close()
 
 
+def discard(path: Path) -> None:
+    """Take a store away with its logs; raises InputError, and takes nothing away, where a process writes it."""
+    lock = locked(path)
+    try:
+        for end in ("", "-wal", "-shm"):  # SQLite's
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    finally:
+        unlocked(lock)
+
+
 def _is_at(file: IO[str], place: Path) -> bool:
     """Return whether an open file is the one that has the name `place` now."""
     try:

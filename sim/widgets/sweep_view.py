@@ -18,6 +18,7 @@ from sim.specs.arguments import checked
 from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.store import MOST_READ, Counts, Store
+from sim.sweep.writer import discard
 from sim.units import digits3, grouped, percent
 from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
@@ -49,8 +50,9 @@ class SweepView(w.VBox):
     """A sweep and its store, which may be there already, or be written by another program at the moment.
 
     Pause ends the processes, and what is done stays in the store; Resume goes on from there. Cancel ends them too, and
-    pressed once more it discards what is done: the store's file, of a sweep that was started here. `filters` (values of
-    axes) choose among the points drawn, a box drawn in the figure (`brush`) among the rows of the table.
+    pressed once more it discards what is done: the store's file, of a sweep that was started here and that nobody else
+    writes. `filters` (values of axes) choose among the points drawn, a box drawn in the figure (`brush`) among the rows
+    of the table.
     """
 
     def __init__(self, grid: Grid | str | Path, store: str | Path) -> None:
@@ -179,16 +181,19 @@ class SweepView(w.VBox):
         return sweep_job, (self.grid, str(self.path))
 
     def _cancelled(self) -> None:
-        """End the sweep; pressed once more, or with nothing done, discard its store."""
-        asked = self.cancel.description != CANCEL
+        """End the sweep; pressed once more, or with nothing done, discard its store if nobody else writes it."""
         self.bar.cancel()
         done = self._done()
-        if done and not asked:
-            self.cancel.description = f"Discard {grouped(done)} done"
+        label = f"Discard {grouped(done)} done" if done else CANCEL
+        if done and self.cancel.description != label:  # others may have gone on since it was asked
+            self.cancel.description = label
             return
-        if done is not None:
-            for end in ("", "-wal", "-shm"):  # SQLite's
-                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+        try:
+            if done is not None:
+                discard(self.path)
+        except InputError as error:
+            self.bar.reset(f"not discarded: {error}")
+            return
         self.brush = None
         self.bar.reset("cancelled")
 

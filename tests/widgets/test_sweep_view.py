@@ -8,6 +8,7 @@ from plotly.callbacks import BoxSelector, Points
 
 import sim
 from sim.specs import InputError
+from sim.sweep.writer import locked, unlocked
 from sim.widgets import background
 
 GRID = """
@@ -166,6 +167,30 @@ def test_cancel_takes_no_file_away_that_is_not_the_sweeps(content, grid, tmp_pat
     view.bar._become("running")
     view.cancel.click()
     assert store.exists() and view.bar.state == "idle"
+
+
+def test_cancel_leaves_a_store_that_another_process_writes_by_now(grid, tmp_path):
+    store = tmp_path / "sweep.db"
+    view = sim.watch_sweep(grid, store)
+    view.bar._become("running")
+    sim.sweep(view.grid, store, runner="here")
+    view.cancel.click()
+    lock = locked(store)
+    view.cancel.click()
+    unlocked(lock)
+    assert store.exists() and view.cancel.disabled
+    assert "not discarded: store: " in view.bar.message and "no other process writes" in view.bar.message
+
+
+def test_what_is_discarded_is_no_more_than_was_told(grid, tmp_path):
+    """Somebody else may have gone on with the store since."""
+    store = tmp_path / "sweep.db"
+    view = sim.watch_sweep(grid, store)
+    view.bar._become("running")
+    sim.sweep(view.grid, store, runner="here")
+    view.cancel.description = "Discard 16 done"
+    view.cancel.click()
+    assert store.exists() and view.cancel.description == "Discard 32 done"
 
 
 def test_a_wrong_grid_is_refused(tmp_path):
