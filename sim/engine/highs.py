@@ -1,7 +1,7 @@
 """HiGHS beside the thread that asks for it: it looks at no signal, and Ctrl-C would wait until it has solved all."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 from typing import Any
 
@@ -18,18 +18,16 @@ def milp(stop: Callable[[], bool] = lambda: False, **problem: Any) -> Any:
     """
     found: Future[Any] = Future()
     Thread(target=_solve, args=(found, problem), daemon=True).start()
-    while True:
-        try:
-            return found.result(LOOK_EVERY_S)
-        except TimeoutError:
-            if stop():
-                return None
+    while not wait([found], LOOK_EVERY_S).done:
+        if stop():
+            return None
+    return found.result()
 
 
 def _solve(found: "Future[Any]", problem: dict[str, Any]) -> None:
-    from scipy import optimize  # noqa: PLC0415 - every command would wait for it
-
     try:
+        from scipy import optimize  # noqa: PLC0415 - every command would wait for it
+
         found.set_result(optimize.milp(**problem))
-    except Exception as error:  # of whatever the problem is: told to who asks
+    except BaseException as error:  # whatever it is, who asks is told: nobody else would be
         found.set_exception(error)

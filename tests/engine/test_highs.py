@@ -1,11 +1,14 @@
 """HiGHS beside who asks for it: Ctrl-C and a stop end the waiting, and errors are told."""
 
 import _thread
+import sys
 from threading import Timer
 from time import perf_counter
 
 import numpy as np
 import pytest
+import scipy
+from scipy import optimize
 from scipy.optimize import Bounds, LinearConstraint
 
 from sim.engine import highs
@@ -44,3 +47,22 @@ def test_answers_and_errors_are_those_of_scipy() -> None:
     assert highs.milp(c=np.ones(2), bounds=Bounds(2, 3)).fun == 4
     with pytest.raises(ValueError, match="must be a one-dimensional"):
         highs.milp(c=np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("error", [TimeoutError, SystemExit])
+def test_no_error_is_waited_for_without_end(error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise error("of the solver")
+
+    monkeypatch.setattr(optimize, "milp", fails)
+    asked = iter([False] * 3)
+    with pytest.raises(error, match="of the solver"):
+        highs.milp(lambda: next(asked), c=np.ones(2))
+
+
+def test_without_scipys_solvers_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.delattr(scipy, "optimize")
+    begin = perf_counter()
+    with pytest.raises(ImportError):
+        highs.milp(lambda: perf_counter() > begin + 2, c=np.ones(2))
