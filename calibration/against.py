@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from calibration.fit import predict, scores
-from calibration.measured import causal, places, read_rows, samples_of
+from calibration.measured import Key, causal, places, read_rows, samples_of
 from calibration.published import collectives
 from calibration.published.public import Public
 from calibration.published.tables import read_public
@@ -55,11 +55,14 @@ def compare(name: str, paths: Sequence[Path]) -> tuple[Profile, list[Compared], 
     """
     if runs := [str(path) for path in paths if path.suffix != PARQUET and is_runs(path)]:
         raise InputError("--from", runs, "timings of kernels: `trainsim validate` compares runs")
-    profile = load_profile(name)
+    try:
+        profile = load_profile(name)
+    except InputError as error:
+        raise InputError(error.path.replace("cluster.profile", "--against"), error.value, error.allowed) from None
     public = read_public(path for path in paths if path.suffix != PARQUET)
-    own = [one for path in paths if path.suffix == PARQUET for one in _own(profile, path)]
     aside = dict(public.set_aside)
-    found = [*_kernels(profile, [*public.samples.values(), *own], aside), *_reduces(profile, public)]
+    own = [one for path in paths if path.suffix == PARQUET for one in _own(profile, path, aside)]
+    found = [*_kernels(profile, [*public.samples.values(), *own], aside), *_reduces(profile, public, aside)]
     if not found:
         allowed = (
             f"timings of kernels or all-reduces that profile {name} has ({'; '.join(_said(aside)) or 'none here'})"
@@ -92,13 +95,36 @@ def _said(aside: dict[str, str]) -> list[str]:
     return [f"not compared: {what}, {why}" for what, why in aside.items()]
 
 
-def _own(profile: Profile, path: Path) -> Iterator[Samples]:
-    """Yield the samples of one's own calibration whose kernels the profile has, of its data type."""
-    dtype, rows = profile.dtype or "bfloat16", [row for row in read_rows(path) if not row["flagged"]]
-    for (op, implementation, direction), some in places(rows, dtype).items():
-        model = profile.read.get((op, direction))
-        if model is not None and model.implementation in ("", implementation):
-            yield replace(samples_of(causal(some), model.form), device=path.resolve().parent.name)
+def _own(profile: Profile, path: Path, aside: dict[str, str]) -> Iterator[Samples]:
+    """Yield the samples of one's own calibration, of the profile's data type and implementations.
+
+    Those that it has been fitted to say nothing of it; those that others disturbed little, but where all are flagged
+    (`--despite-load`).
+    """
+    place, dtype, rows = path.resolve().parent.name, profile.dtype or "bfloat16", read_rows(path)
+    calm = [row for row in rows if not row["flagged"]]
+    if 0 < len(calm) < len(rows):
+        aside[f"{len(rows) - len(calm)} samples of {place}"] = "others disturbed the machine"
+    fitted, met, held_at = 0, set[Key](), places(calm or rows, dtype)
+    for (op, implementation, direction), some in held_at.items():
+        model = profile.model_of((op, direction))
+        if model.op == op and model.implementation not in ("", implementation):
+            continue
+        met.add((op, direction))
+        held = causal(some)
+        unseen = [
+            row for row in held if not profile.session or (row["use"], row["session"]) != ("fit", profile.session)
+        ]
+        fitted += len(held) - len(unseen)
+        if unseen:
+            yield replace(samples_of(unseen, model.form), device=place if calm else f"{place} (despite load)")
+    for op, direction in dict.fromkeys((op, direction) for op, _, direction in held_at if (op, direction) not in met):
+        name = profile.model_of((op, direction)).implementation
+        aside[f"{op} {direction}"] = f"of another implementation than the profile's, {name}"
+    if fitted:
+        aside[f"{fitted} samples of {place}"] = "the profile has been fitted to them"
+    if dtype not in (types := {row["dtype"] for row in rows}):
+        aside[place] = f"samples of {', '.join(sorted(types)) or 'nothing'}, where the profile's are of {dtype}"
 
 
 def _kernels(profile: Profile, held: Sequence[Samples], aside: dict[str, str]) -> Iterator[Compared]:
@@ -131,8 +157,10 @@ def _sure(profile: Profile, model: KernelModel, samples: Samples) -> tuple[Float
     return np.array([-np.hypot(low, beyond), np.hypot(high, beyond)]), far > 0
 
 
-def _reduces(profile: Profile, public: Public) -> Iterator[Compared]:
+def _reduces(profile: Profile, public: Public, aside: dict[str, str]) -> Iterator[Compared]:
     if profile.name not in devices:
+        if public.reduces:
+            aside["all-reduces"] = f"profile {profile.name} is of no device of the catalog, whose links they need"
         return
     for name, held in public.reduces.items():
         told = collectives.predict(held, device(profile.name), profile.collectives)

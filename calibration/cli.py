@@ -77,8 +77,9 @@ def calibrate(
     """Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace).
 
     What is written is a profile folder, which a job names as cluster.profile. With --from,
-    formats are recognised by header, and tables of measured training runs give run-level parameters. With --from and
-    --against nothing is written: the errors of a profile on these timings are shown (samples.parquet too).
+    formats are recognised by header, and tables of measured training runs give run-level parameters.
+    Where --against is there too nothing is written: the errors of a profile on these timings are shown
+    (samples.parquet too).
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
@@ -126,6 +127,8 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
             None,
             "required: cpu or cuda to measure this machine, or --from with CSV files, or --trace with a profiler trace",
         )
+    if samples := [str(path) for path in paths if path.suffix == ".parquet"]:
+        raise InputError("--from", samples, "CSV files to fit; samples.parquet of a calibration with --against")
     return "runs" if is_runs(paths[0]) else "tables"
 
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from calibration.device import Fingerprint
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, what_stands, write_atomically
 
 TEXTS = ("op", "direction", "dtype", "layout", "implementation", "group", "use", "id")
 NUMBERS = ("t_s", "t_min_s", "t_p10_s", "t_p90_s")
@@ -185,6 +185,8 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
         rows = cast("list[dict[str, Any]]", file.read().to_pylist())
     except InputError:
         raise
+    except FileNotFoundError:
+        raise InputError(str(path), what_stands(path), "a whole Parquet file of samples") from None
     except (OSError, ValueError, pa.ArrowException) as error:  # text that is none, too
         raise InputError(str(path), " ".join(str(error).split())[:80], "a whole Parquet file of samples") from None
     for n, row in enumerate(rows):
