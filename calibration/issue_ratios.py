@@ -147,7 +147,12 @@ NETWORKS: Mapping[str, Callable[[int], Pass]] = {
 
 def main(network: str = "megatron") -> None:
     """Print what `measure` finds of one of `NETWORKS`."""
-    for part, times in measure(network).items():
+    try:
+        found = measure(network)
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    for part, times in found.items():
         typer.echo(f"{part}: {times:.2f} times as long to issue")
 
 

@@ -17,7 +17,8 @@ other (README, plans predicted and executed)."""
 
 MEGATRON_SIGMA_LOG = 0.32
 """The same of Megatron-Core's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.35 - 1.38
-times as long to issue as without on the CPU where `MEGATRON_ISSUE` was measured (`calibration.issue_ratios`)."""
+times as long to issue as without on the CPU where `MEGATRON_ISSUE` was measured (`calibration.issue_ratios
+--network megatron-fused`)."""
 
 
 def waiting_sigma(waiting: float, model: Model, plan: Plan) -> float:

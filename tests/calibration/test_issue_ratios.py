@@ -4,8 +4,9 @@ import sys
 from shutil import which
 
 import pytest
+import typer
 
-from calibration.issue_ratios import HEIGHTS, WAYS, measure, ratios
+from calibration.issue_ratios import HEIGHTS, WAYS, main, measure, ratios
 from sim.costs.layers.issue import MEGATRON_ISSUE
 from sim.specs.fields import InputError
 
@@ -29,6 +30,13 @@ def test_without_megatron_core_it_says_what_is_missing(monkeypatch):
 def test_another_network_is_refused():
     with pytest.raises(InputError, match=r"megatron, megatron-fused, compiled"):
         measure("torchscript")
+
+
+def test_the_command_says_so_without_a_traceback(capsys):
+    with pytest.raises(typer.Exit) as caught:
+        main("torchscript")
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err.startswith("error: network: got 'torchscript'; allowed: megatron,")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
