@@ -189,6 +189,12 @@ def factors(predicted: Predicted) -> Iterator[str]:
         yield f"processes share {usable_cores()} cores: predicted {predicted.crowded_factor:.3g} times as long"
 
 
+EXECUTED_AS = (
+    "framework", "core_modules", "cross_entropy", "fused_wgrad", "overlap_dp", "tp_overlap", "scatter_gather", "dp",
+)  # fmt: skip
+"""Settings of a plan that may be executed otherwise than it states them."""
+
+
 def data(row: Row) -> dict[str, Any]:
     """Return the command's JSON: predicted and measured figures, and relative errors of the predicted ones."""
     predicted, measured = row.predicted.figures(), asdict(row.measured)
@@ -205,10 +211,7 @@ def data(row: Row) -> dict[str, Any]:
         "spot_check": row.checked.data() if row.checked else None,
         "errors": {"step_time_s": row.error, "inside_interval": row.inside, **errors, **order}
         | {"traffic_matches": row.predicted.traffic == row.measured.traffic},
-        "executed_as": {
-            n: getattr(row.case.plan, n)
-            for n in ("framework", "cross_entropy", "fused_wgrad", "overlap_dp", "tp_overlap", "scatter_gather", "dp")
-        },
+        "executed_as": {n: getattr(row.case.plan, n) for n in EXECUTED_AS},
     }
 
 

@@ -47,7 +47,7 @@ def test_predicted_and_measured_figures_stand_side_by_side(tmp_path, folder):
     assert told["errors"]["bytes_sent"] == [0.0, 0.0]
     assert told["errors"]["step_time_s"] == told["predicted"]["step_time_s"] / told["measured"]["step_time_s"] - 1
     assert max(abs(e) for e in told["errors"]["peak_memory_bytes"]) < 0.2
-    assert told["executed_as"]["dp"] == 2
+    assert told["executed_as"]["dp"] == 2 and told["executed_as"]["core_modules"] is False
 
 
 def test_a_busy_machine_is_refused_with_exit_code_1(tmp_path, folder, monkeypatch):
