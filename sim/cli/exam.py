@@ -31,6 +31,8 @@ TIME = {
     "median_width": "width %",
 }
 CONSTANTS = ("MFU %", "+ bubble %")
+ROUNDING = 1e-9
+"""Percent: of one run the best constant is exact but for this."""
 YARDSTICKS = [*TIME.values(), *CONSTANTS]
 EXAM = [key for key in TIME if key not in ("bias", "p90")]
 
@@ -125,4 +127,6 @@ def shown_number(value: Any) -> str:
     """Return a count, a number of three digits, or a dash for nothing."""
     if value is None:
         return "-"
+    if abs(value) < ROUNDING:
+        return "0"
     return str(value) if isinstance(value, int) else digits3(value) if value >= 0 else f"-{digits3(-value)}"

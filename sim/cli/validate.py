@@ -65,6 +65,8 @@ def validate_command(
     with Progress(console=progress_console, transient=True) as bar:
         for file, held in tables.items():
             results[file] = validate(held, predict, profile, partial(_shown, bar, bar.add_task(file.name)))
+    if fitted:
+        _tell_others(fitted, results.values())
     if table:
         with written("--csv", table):
             write_accuracy([row for file, found in results.items() for row in accuracy(found, named[file])], table)
@@ -113,6 +115,14 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
     return fit_site(cases)
 
 
+def _tell_others(fitted: RunLevelSet, results: Collection[Validation]) -> None:
+    """Say which devices under test are none of the site's."""
+    tested = {outcome.case.cluster.device for found in results for outcome in found.outcomes}
+    if others := sorted(tested - set(fitted.devices)):
+        words = f"--site: its runs are of {', '.join(fitted.devices)}, none of {', '.join(others)}"
+        progress_console.print(words, highlight=False, markup=False)
+
+
 def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
     """Print the run-level parameters in use; sources of one set share a column."""
     if not levels:
@@ -128,6 +138,9 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
 
 
 MEMORY = {"n": "runs", "mape": "mean %", "median": "median %", "max": "max %", "coverage80": "in 80 %"}
+
+UNLIKELY = 20.0
+"""Times that all step times of a table are off, in the mean, where their unit is."""
 
 VERDICTS = [*MEMORY.values(), "found", "missed", "false alarms"]
 
@@ -157,4 +170,9 @@ def _print(results: Mapping[str, Validation]) -> None:
             f"{len(result.skipped)} skipped, {len(result.not_scored)} not for scoring",
             highlight=False,
         )
+        bias = found[name]["time"]["bias"]
+        if bias is not None and not 1 / UNLIKELY < 1 + bias / 100 < UNLIKELY:
+            console.print(
+                f"  predicted times are {digits3(1 + bias / 100)} of those measured: is step_time_s in seconds?"
+            )
         print_reasons((*result.skipped, *result.not_scored))

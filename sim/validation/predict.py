@@ -124,7 +124,7 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
         parameters=fit_run_level(timed, prior, offsets=False),
         sigma_log=max(sigma, LEAST_SIGMA),
         devices=tuple(sorted({case.cluster.device for case in timed})),
-        source=f"fitted to {len(timed)} runs of the site",
+        source=f"fitted to {len(timed)} run{'s' if len(timed) > 1 else ''} of the site",
     )
 
 

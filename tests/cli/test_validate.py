@@ -164,6 +164,24 @@ def test_runs_that_a_site_cannot_be_fitted_to_are_told(validate, tmp_path) -> No
     assert code == 2 and not out and "--site: 1 of 1 rows skipped" in err and "1 x device: got 'H99'" in err
 
 
+@pytest.mark.parametrize(("device", "told"), [("h100", True), ("a100", False)])
+def test_a_site_of_other_devices_is_told(validate, tmp_path, device, told) -> None:
+    path = write(tmp_path / "runs.csv", {"device": "a100-sxm-80gb"})
+    site = write(tmp_path / "site.csv", {"id": "earlier", "device": f"{device}-sxm-80gb"})
+    code, out, err = validate(path, "--site", site)
+    assert code == 0 and "fitted to 1 run of the site" in out
+    assert ("--site: its runs are of h100-sxm-80gb, none of a100-sxm-80gb" in err) == told
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1000, True), (0.001, True), (3, False)])
+def test_times_of_another_unit_are_asked_about(validate, tmp_path, factor, told) -> None:
+    alone = json.loads(validate(write(tmp_path / "first.csv", {}), "--json")[1])["rows"][0]
+    time = str(factor * alone["predicted_step_time_s"])
+    _, out, _ = validate(write(tmp_path / "runs.csv", {"step_time_s": time}))
+    assert ("is step_time_s in seconds?" in out) == told
+    assert " 0.000" not in out.split("regret")[1].split("peak memory")[0]  # of one run a constant is exact
+
+
 def test_the_exam_prints_both_columns_beside_the_goals(validate, tmp_path) -> None:
     path = write(tmp_path / "torchtitan.csv", {"group": "a"}, {"group": "b", "tp": "2", "dp": "4"}, {"device": "H99"})
     code, out, _ = validate(path, "--exam", "--json")
