@@ -16,6 +16,7 @@ from calibration.published import collectives
 from calibration.published.public import Public
 from calibration.published.tables import read_public
 from calibration.samples import Floats, Samples
+from sim.catalog import names
 from sim.costs.fitted import Z80, KernelModel
 from sim.costs.kernels import FALLBACK, FORMS
 from sim.costs.profile import Profile, load_profile
@@ -61,7 +62,13 @@ def compare(name: str, paths: Sequence[Path]) -> tuple[Profile, list[Compared], 
         raise InputError(error.path.replace("cluster.profile", "--against"), error.value, error.allowed) from None
     public = read_public(path for path in paths if path.suffix != PARQUET)
     aside = dict(public.set_aside)
-    own = [one for path in paths if path.suffix == PARQUET for one in _own(profile, path, aside)]
+    own_folder = None if name in names("profiles") else Path(name).resolve()
+    own = [
+        one
+        for path in paths
+        if path.suffix == PARQUET
+        for one in _own(profile, path, path.resolve().parent == own_folder, aside)
+    ]
     found = [*_kernels(profile, [*public.samples.values(), *own], aside), *_reduces(profile, public, aside)]
     if not found:
         allowed = (
@@ -95,11 +102,11 @@ def _said(aside: dict[str, str]) -> list[str]:
     return [f"not compared: {what}, {why}" for what, why in aside.items()]
 
 
-def _own(profile: Profile, path: Path, aside: dict[str, str]) -> Iterator[Samples]:
+def _own(profile: Profile, path: Path, beside: bool, aside: dict[str, str]) -> Iterator[Samples]:
     """Yield the samples of one's own calibration, of the profile's data type and implementations.
 
-    Those that it has been fitted to say nothing of it; those that others disturbed little, but where all are flagged
-    (`--despite-load`).
+    Those that it has been fitted to, of its session or of a trace `beside` it, say nothing of it; those that others
+    disturbed little, but where all are flagged (`--despite-load`).
     """
     place, dtype, rows = path.resolve().parent.name, profile.dtype or "bfloat16", read_rows(path)
     calm = [row for row in rows if not row["flagged"]]
@@ -112,9 +119,7 @@ def _own(profile: Profile, path: Path, aside: dict[str, str]) -> Iterator[Sample
             continue
         met.add((op, direction))
         held = causal(some)
-        unseen = [
-            row for row in held if not profile.session or (row["use"], row["session"]) != ("fit", profile.session)
-        ]
+        unseen = [row for row in held if row["use"] != "fit" or not (beside or row["session"] == profile.session)]
         fitted += len(held) - len(unseen)
         if unseen:
             yield replace(samples_of(unseen, model.form), device=place if calm else f"{place} (despite load)")

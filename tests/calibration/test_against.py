@@ -61,6 +61,15 @@ def test_samples_that_it_has_been_fitted_to_are_left_out(elsewhere):
     assert 0 < sum(one.n for one in found) == all_of_them - int(told.removesuffix(" samples of cpu"))
 
 
+def test_so_are_those_of_a_trace_which_has_no_session(elsewhere):
+    """Its profile lies beside them."""
+    held = json.loads((CPU.parent / "profile.json").read_text())
+    (elsewhere.parent / "profile.json").write_text(json.dumps({k: v for k, v in held.items() if k != "session"}))
+    _, found, aside = compare(str(elsewhere.parent), [elsewhere])
+    assert sum(one.n for one in found) == sum(one.n for one in compare("cpu", [CPU])[1])
+    assert "the profile has been fitted to them" in aside.values()
+
+
 @pytest.mark.parametrize("kept", [0, 100])
 def test_flagged_samples_are_told_and_used_where_there_are_no_others(kept, tmp_path):
     """A calibration with --despite-load flags all of them."""
