@@ -32,7 +32,7 @@ from calibration.variants import Term
 from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of
-from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_text
+from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_name, profile_text
 from sim.specs.catalog import device, is_device_file
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
@@ -66,10 +66,11 @@ class Traced:
     def told(self) -> str:
         """Where the report is, and what a job says to be of this profile."""
         report = f"{self.folder / REPORT}; " if (self.folder / REPORT).is_file() else ""
+        name = profile_name(self.folder)
         if not self.device:
-            return f"{report}cluster: {{device: ..., profile: {self.folder}}} with the traced device in place of ..."
+            return f"{report}cluster: {{device: ..., profile: {name}}} with the traced device in place of ..."
         beside = "its peaks, memory and links are used: a trace shows none"
-        return f"{report}cluster: {{device: {self.device}, profile: {self.folder}}}; device of the base: {beside}"
+        return f"{report}cluster: {{device: {self.device}, profile: {name}}}; device of the base: {beside}"
 
 
 def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:

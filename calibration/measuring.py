@@ -24,7 +24,7 @@ from calibration.measure import LostError, Progress
 from calibration.measured import build_profile
 from calibration.session import DEVICE_FILE, Request, measured, open_bench
 from calibration.store import Session
-from sim.costs.profile import Profile
+from sim.costs.profile import Profile, profile_name
 from sim.specs.fields import InputError
 from sim.specs.files import print_json
 
@@ -147,7 +147,8 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
         console.print(holdout.table(rows))
     progress.print(
         f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
-        f"{session.left} left by the budget; cluster: {{device: {request.out / DEVICE_FILE}, profile: {request.out}}}",
+        f"{session.left} left by the budget; "
+        f"cluster: {{device: {request.out / DEVICE_FILE}, profile: {profile_name(request.out)}}}",
         markup=False,
         soft_wrap=True,
     )

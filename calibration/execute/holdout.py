@@ -15,6 +15,7 @@ from calibration.execute.limits import Device, as_executed
 from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
 from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import busy_words, drift, moved
+from sim.costs.profile import profile_name
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.files import load_mapping, write_json
 from sim.specs.plan import Offload
@@ -157,7 +158,7 @@ def cluster_of(profile_folder: Path, device: Device, ranks: int) -> Cluster:
     """Return this machine with `ranks` devices, as the profile folder describes it."""
     described = profile_folder / "device.json"
     name = str(described) if described.is_file() else device
-    return Cluster.of(name, nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=str(profile_folder))
+    return Cluster.of(name, nodes=1, gpus_per_node=ranks, domain_gpus=ranks, profile=profile_name(profile_folder))
 
 
 def hold_out(

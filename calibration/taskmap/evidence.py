@@ -38,6 +38,7 @@ from calibration.taskmap.processor import Processor, processor
 from calibration.taskmap.results import Learned, Network, Results, Search, Shape, read_results, write_results
 from calibration.taskmap.space import KernelSchedule, schedules
 from calibration.taskmap.tune import PROBES, Bench, fastest, learned, shortest, tune
+from sim.costs.profile import profile_name
 from sim.specs import Cluster, InputError, Job, Plan
 from sim.validation.executed import Executed
 
@@ -169,7 +170,7 @@ def gather(out: Path, number: int, parts: Sequence[str], profile: Path, told: To
 
 def plan(name: str, given: Mapping[str, Any], profile: Path, told: Told) -> Executed:
     """Return a plan that was predicted by a profile folder and then executed."""
-    cluster = Cluster.of("cpu", 1, gpus_per_node=1, domain_gpus=1, profile=str(profile))
+    cluster = Cluster.of("cpu", 1, gpus_per_node=1, domain_gpus=1, profile=profile_name(profile))
     asked = as_executed(Plan(global_batch=16, micro_batch=2, precision="fp32", **given))
     job = Job(model=SIZES["medium"], cluster=cluster, plan=asked)
     row = execute(job, Setting(steps=STEPS), nobody)

@@ -27,7 +27,17 @@ from sim.units import si
 
 AT_MOST_50 = Field(max_length=50, description="at most 50 entries")
 
-__all__ = ["Z80", "Errors", "KernelModel", "Profile", "SizeBin", "load_profile", "profile_text", "read_profile"]
+__all__ = [
+    "Z80",
+    "Errors",
+    "KernelModel",
+    "Profile",
+    "SizeBin",
+    "load_profile",
+    "profile_name",
+    "profile_text",
+    "read_profile",
+]
 
 
 @spec
@@ -376,6 +386,11 @@ def _shipped(name: str) -> Profile:
 @lru_cache
 def _shipped_with(name: str, products: str) -> Profile:
     return _shipped(name).with_products(products)
+
+
+def profile_name(folder: Path) -> str:
+    """Return what `load_profile` knows a folder as: `./cpu` for one beside which the catalog has its own `cpu`."""
+    return f"./{folder}" if str(folder) in _shipped_names() else str(folder)
 
 
 def load_profile(name: str, products: str | None = None) -> Profile:

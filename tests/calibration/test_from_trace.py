@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,11 @@ def test_the_command_prints_what_was_fitted(tmp_path):
     assert told["recognised"] == {"gemm forward": len(SIZES)}
     assert "gemm dgrad" in told["not_fitted"]
     assert told["device"] == BASE
+
+
+def test_a_folder_of_a_catalog_profiles_name_is_told_as_a_folder(traced):
+    told = replace(traced, folder=Path("cpu")).told
+    assert "profile: ./cpu}" in told
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.execute.processes import ExecutionError
 from calibration.execute.trainer import Trainer
 from calibration.execute.worker import peak_bytes
+from sim.costs.profile import load_profile
 from sim.specs import Cluster, InputError, Model, Offload, Plan
 from sim.specs.catalog import models
 from tests.calibration.execute.cases import SMALL, plan, profile
@@ -241,3 +242,11 @@ def test_processes_that_share_cores_take_the_time_of_all_their_work(folder):
         assert beside.step_time_s == pytest.approx(apart.step_time_s * beside.crowded_factor)
         assert 1 == apart.crowded_factor < beside.crowded_factor == pytest.approx(crowded, abs=0.3)
         assert predict(SMALL, cluster, given).figures() == apart.figures()
+
+
+def test_a_folder_of_a_catalog_profiles_name_is_the_folder(tmp_path, monkeypatch):
+    """`calibrate --out cpu`: the catalog has a profile of that name."""
+    profile(tmp_path / "cpu")
+    monkeypatch.chdir(tmp_path)
+    there = cluster_of(Path("cpu"), "cpu", 1)
+    assert load_profile(there.profile) == load_profile(str(tmp_path / "cpu")) != load_profile("cpu")
