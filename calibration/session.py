@@ -90,6 +90,10 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
         for draft in request.out.glob(f"{DRAFT}*"):  # of a session that was killed while it wrote
             draft.unlink()
         store = Store(request.out)
+        if any(row["session"] != session.session for row in store.rows.values()):
+            raise InputError(
+                "--resume", str(request.out / SAMPLES), f"samples of the session that {SESSION} is of alone"
+            )
         warm_s = settled(bench.tools)
         session = replace(session, sentinel_s=session.sentinel_s or warm_s, despite_load=session.despite_load or busy)
         session.save(request.out)

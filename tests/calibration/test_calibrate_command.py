@@ -221,6 +221,16 @@ def test_another_machines_session_is_not_resumed(invoke, machine, monkeypatch, t
         invoke("--device", "cpu", "--out", tmp_path / "p", "--resume")
 
 
+def test_samples_of_another_session_are_not_gone_on_with(invoke, tmp_path):
+    for name in ("p", "q"):
+        invoke("--device", "cpu", "--out", tmp_path / name, "--budget", "1s")
+    held = (tmp_path / "q" / SAMPLES).read_bytes()
+    (tmp_path / "p" / SAMPLES).write_bytes(held)
+    with pytest.raises(InputError, match=r"samples of the session that session\.json is of"):
+        invoke("--device", "cpu", "--out", tmp_path / "p", "--resume")
+    assert (tmp_path / "p" / SAMPLES).read_bytes() == held
+
+
 def test_there_must_be_something_to_resume(invoke, tmp_path):
     with pytest.raises(InputError, match=r"session\.json: got 'no such file'"):
         invoke("--device", "cpu", "--out", tmp_path, "--resume")
