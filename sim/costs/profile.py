@@ -430,7 +430,12 @@ def _in_folder(folder: str, products: str | None, profile: tuple[int, ...], lear
     """Return the profile of a folder and what it has learned; files that have changed since are read again."""
     if products is not None:
         return _in_folder(folder, None, profile, learned).with_products(products)
-    raw = load_mapping(Path(folder) / "profile.json")
+    file = Path(folder) / "profile.json"
+    try:
+        raw = load_mapping(file)
+    except InputError as error:  # a job names the folder, and has fields of the same names
+        place = error.path if error.path == str(file) else f"{file}.{error.path}"
+        raise InputError(place, error.value, error.allowed) from None
     found = read_profile(raw, f"{folder}/profile.json")
     object.__setattr__(found, "learned", read_learned(Path(folder), profile_hash(raw)))
     return found

@@ -148,6 +148,12 @@ def test_truncated_and_hostile_files_are_one_error(tmp_path, text: str) -> None:
         load_profile(str(tmp_path))
 
 
+def test_text_that_would_reach_a_terminal_as_commands_is_told_with_its_file(tmp_path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(raw(name="\x1b[31m")))
+    with pytest.raises(InputError, match=rf"^{tmp_path}/profile\.json\.name: "):
+        load_profile(str(tmp_path))
+
+
 def test_every_cut_of_a_file_is_refused(tmp_path) -> None:
     whole = json.dumps(SHIPPED)
     for end in range(0, len(whole) - 1, len(whole) // 12):
