@@ -1,5 +1,6 @@
 """A profile's predictions of measured kernels beside what they took: of timings that it has not been fitted to."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from calibration.fit import predict, scores
-from calibration.measured import Key, causal, places, read_rows, samples_of
+from calibration.measured import Key, Row, causal, places, read_rows, samples_of
 from calibration.published import collectives
 from calibration.published.public import Public
 from calibration.published.tables import read_public
@@ -32,8 +33,9 @@ PARQUET = ".parquet"
 class Compared:
     """Errors of a kernel on one device of the files, in percent of what was measured; shares of its `n` samples.
 
-    device: as the tables name it, of samples their folder. outside: beyond the shapes that the profile was fitted to.
-    total: of the sum of all. in80: inside the profile's 80 % interval, None where it states none.
+    device: as the tables name it, of samples their folder, or their file where folders share a name. outside: beyond
+    the shapes that the profile was fitted to. total: of the sum of all. in80: inside the profile's 80 % interval, None
+    where it states none.
     """
 
     device: str
@@ -63,12 +65,12 @@ def compare(name: str, paths: Sequence[Path]) -> tuple[Profile, list[Compared], 
     public = read_public(path for path in paths if path.suffix != PARQUET)
     aside = dict(public.set_aside)
     own_folder = None if name in names("profiles") else Path(name).resolve()
-    own = [
-        one
-        for path in paths
-        if path.suffix == PARQUET
-        for one in _own(profile, path, path.resolve().parent == own_folder, aside)
-    ]
+    folders = {path: path.resolve().parent for path in paths if path.suffix == PARQUET}
+    times = Counter(place.name for place in folders.values())
+    own: list[Samples] = []
+    for path, place in folders.items():
+        called = place.name if times[place.name] == 1 else str(path)
+        own += _own(profile, read_rows(path), called, place == own_folder, aside)
     found = [*_kernels(profile, [*public.samples.values(), *own], aside), *_reduces(profile, public, aside)]
     if not found:
         allowed = (
@@ -102,13 +104,13 @@ def _said(aside: dict[str, str]) -> list[str]:
     return [f"not compared: {what}, {why}" for what, why in aside.items()]
 
 
-def _own(profile: Profile, path: Path, beside: bool, aside: dict[str, str]) -> Iterator[Samples]:
+def _own(profile: Profile, rows: Sequence[Row], place: str, beside: bool, aside: dict[str, str]) -> Iterator[Samples]:
     """Yield the samples of one's own calibration, of the profile's data type and implementations.
 
     Those that it has been fitted to, of its session or of a trace `beside` it, say nothing of it; those that others
     disturbed little, but where all are flagged (`--despite-load`).
     """
-    place, dtype, rows = path.resolve().parent.name, profile.dtype or "bfloat16", read_rows(path)
+    dtype = profile.dtype or "bfloat16"
     calm = [row for row in rows if not row["flagged"]]
     if 0 < len(calm) < len(rows):
         aside[f"{len(rows) - len(calm)} samples of {place}"] = "others disturbed the machine"

@@ -83,6 +83,14 @@ def test_flagged_samples_are_told_and_used_where_there_are_no_others(kept, tmp_p
     assert aside.get(f"{len(held) - kept} samples of {tmp_path.name}") == (DISTURBED if kept else None)
 
 
+def test_folders_of_one_name_are_told_apart(tmp_path):
+    for name in "ab":
+        (tmp_path / name / "cpu").mkdir(parents=True)
+    paths = [written(tmp_path / name / "cpu", session="another") for name in "ab"]
+    found = compare("cpu", paths)[1]
+    assert {one.device for one in found} == set(map(str, paths))
+
+
 def test_another_machine_twice_as_slow_is_told_as_such(elsewhere, monkeypatch):
     usual, real = by_kernel(compare("cpu", [elsewhere])[1])["gemm forward"], against.samples_of
     monkeypatch.setattr(against, "samples_of", lambda *a: replace(s := real(*a), seconds=2 * s.seconds))
