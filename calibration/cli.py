@@ -76,10 +76,9 @@ def calibrate(
 ) -> None:
     """Measure this machine's kernels (--device), or fit published measurements (--from) or a trace (--trace).
 
-    What is written is a profile folder, which a job names as cluster.profile. With --from,
-    formats are recognised by header, and tables of measured training runs give run-level parameters.
-    Where --against is there too nothing is written: the errors of a profile on these timings are shown
-    (samples.parquet too).
+    What is written is a profile folder, which a job names as cluster.profile.
+    With --from, formats are recognised by header; tables of measured training runs give run-level parameters.
+    With --from and --against nothing is written: a profile's errors on these timings are shown (samples.parquet too).
     """
     progress = Console(stderr=True)
     paths = [*(first or []), *(files or [])]
