@@ -56,9 +56,9 @@ def test_a_step_grows_with_issue_by_its_waiting(plan):
 
 def test_other_hosts_widen_the_interval_of_what_waits_for_them():
     step, level = simulate(SMALL, H100, PLAN), run_level()
-    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, waiting_sigma(step.waiting, SMALL, "megatron")))
+    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, waiting_sigma(step.waiting, SMALL, PLAN)))
     assert step_sigma(step.profile, level, hosts=0.3) == pytest.approx(hypot(level.sigma_log, 0.3))
-    plain, modules = (waiting_sigma(0.5, SMALL, framework) for framework in ("torch", "megatron"))
+    plain, modules = (waiting_sigma(0.5, SMALL, PLAN.but(core_modules=core)) for core in (False, True))
     assert modules > plain == pytest.approx(ISSUE_SIGMA_LOG / 2)
     large = simulate(LARGE, H100, PLAN)
     assert large.waiting == 0
