@@ -142,7 +142,7 @@ def _kernels(profile: Profile, held: Sequence[Samples], aside: dict[str, str]) -
             continue
         model = profile.model_of(key)
         if missing := [given for given in FORMS[model.form].inputs if given not in samples.inputs]:
-            aside[name] = f"without {', '.join(missing)}, of which the profile's time depends"
+            aside[name] = f"without {', '.join(missing)}, on which the profile's time depends"
         else:
             told = predict(model.form, samples.inputs, model.parameters)
             yield _compared(samples.device, name, told, samples.seconds, *_sure(profile, model, samples))

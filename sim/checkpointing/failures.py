@@ -135,8 +135,8 @@ def _regrown(weight: Floats, shares: Floats, grows: Floats, mtbf_s: float, resta
             "regrowths_per_s": grows[1:-1],
         }
         often = weight[1:-1] * between_restarts()(at)["training"] * grows[1:-1]
+        # Until training goes on: a restart that fails begins anew.
         lasting = means[:-2] * np.expm1(np.minimum(restart_s / means[:-2], ENDLESS))
-    """Until training goes on: a restart that fails begins anew."""
     return np.append(np.minimum(often * lasting, weight[:-2]), [0.0, 0.0])
 
 

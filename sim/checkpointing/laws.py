@@ -70,8 +70,7 @@ def goodputs() -> Compiled:
     lose nothing and restart too, once, whatever comes back meanwhile. Outputs: goodput, exact without regrowths;
     first_order, that of small shares, (1 - overhead) (1 - (k t_i / 2 + P + reload + restart) / MTBF).
     """
-    ends = 1 / mtbf + regrowths
-    """Of training, per second."""
+    ends = 1 / mtbf + regrowths  # of training, per second
     saved = ends * trained * sp.exp(-(trained + written_after) * ends) / -expm1(-interval * ends)
     done = -expm1(-trained * ends) + sp.exp(-trained * ends) * trained / interval
     overhead = (exposed + slowed + waited) / trained

@@ -102,23 +102,22 @@ class Plan:
     selective recompute of every second product, gathered inputs of products kept for the backward). `core_modules`:
     layers are Megatron-Core's (since October 2023), whose Python takes longer to issue kernels than plain layers or
     Megatron-LM's before. `fused_wgrad`, `tp_overlap` and `core_modules` are on by default with framework megatron, off
-    with torch. On host processors `precision` and
-    `framework` are by default fp32 and torch, else bf16 (fp16 where a device has no bf16) and megatron.
-    `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its framework each),
-    or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused attention as fast as
-    the profile's (FlashAttention-2), or that before it (2022 to mid-2023). `product_kernel`: whose matrix products run,
-    eager attention's batched ones among them: the vendor's library's, or those that task mappings make (Hidet, arXiv
-    2210.09603), which the profile must have timed. `recurrent_kernel`: how LSTM and GRU layers run: cuDNN's way (the
-    inputs of all time steps in one product, one kernel between two products of a step), fused kernels that choose the
-    layout too (EcoRNN, arXiv 1805.08899), or as frameworks do by default, every operation of a step launched apart.
-    `tempo`: layers that keep fewer bytes for the backward pass (Tempo, arXiv 2210.10246): GELU its output and a byte,
-    LayerNorm its output, attention on stored scores no output of its dropout, which is made again.
-    `optimizer_barrier`: no rank updates before all have reduced their
-    gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check
-    afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span.
-    `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where
-    it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees
-    and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
+    with torch. On host processors `precision` and `framework` are by default fp32 and torch, else bf16 (fp16 where a
+    device has no bf16) and megatron. `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the
+    default of its framework each), or one fused kernel on 16-bit logits (flash-attention's, Liger's).
+    `attention_kernel`: fused attention as fast as the profile's (FlashAttention-2), or that before it (2022 to
+    mid-2023). `product_kernel`: whose matrix products run, eager attention's batched ones among them: the vendor's
+    library's, or those that task mappings make (Hidet, arXiv 2210.09603), which the profile must have timed.
+    `recurrent_kernel`: how LSTM and GRU layers run: cuDNN's way (the inputs of all time steps in one product, one
+    kernel between two products of a step), fused kernels that choose the layout too (EcoRNN, arXiv 1805.08899), or as
+    frameworks do by default, every operation of a step launched apart. `tempo`: layers that keep fewer bytes for the
+    backward pass (Tempo, arXiv 2210.10246): GELU its output and a byte, LayerNorm its output, attention on stored
+    scores no output of its dropout, which is made again. `optimizer_barrier`: no rank updates before all have reduced
+    their gradients, as clipping by the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check
+    afterwards (arXiv 2401.10241, section 4), so that a step takes its longest rank span. `offload`: what host memory
+    keeps a share of. `recompute_layers`: so many layers of every chunk recompute (all where it is left out;
+    Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage with degrees and techniques
+    of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
     `software_year`: when the training software was released, as a decimal year (2026.58: August 2026); left out it is
     not known and changes nothing.
 
