@@ -182,6 +182,28 @@ def tempo_layers(place: Place) -> Any:
     return import_module("calibration.layers.tempo_check").check(place.device, place.limit_s - CLOSING_S, keep)
 
 
+def products(place: Place) -> Any:
+    """Time products in 8 bits beside 16, and those of experts in one kernel beside one after the other."""
+
+    def keep(found: Any) -> None:
+        write_result(place, "products", {"result": found})
+
+    return import_module("calibration.products_check").check(place.device, place.limit_s - CLOSING_S, keep)
+
+
+def issue_ratios(place: Place) -> Any:
+    """Measure how much longer Megatron-Core's and compiled layers take to issue than plain ones, by this host."""
+    form = import_module("calibration.issue_ratios")
+    found: dict[str, Any] = {}
+    for network in form.NETWORKS:
+        try:
+            found[network] = form.measure(network, place.device)
+        except (InputError, RuntimeError) as error:  # Megatron-Core is not everywhere, nor what compiles
+            found[network] = f"{type(error).__name__}: {error}"
+        write_result(place, "issue_ratios", {"result": found})
+    return found
+
+
 def workloads(place: Place) -> Any:
     """Measure and predict the benchmark's networks (`tbd.json` of the profile); goes on with what is there."""
     suite = import_module("calibration.workloads.suite")
@@ -206,6 +228,8 @@ STEPS = (
     Step("kernel_schedules", 5.0, kernel_schedules),
     Step("recurrent_layers", 3.0, recurrent_layers),
     Step("tempo_layers", 2.0, tempo_layers),
+    Step("products", 1.0, products),
+    Step("issue_ratios", 1.0, issue_ratios),
     Step("tuned", 3.0, tuned),
     Step("workloads", 8.0, workloads),
 )

@@ -1,10 +1,11 @@
-"""How much longer Megatron-Core's or compiled layers take to issue than plain PyTorch's of the same network, on a CPU.
+"""How much longer Megatron-Core's or compiled layers take to issue than plain PyTorch's of the same network.
 
-Networks of next to no size are all Python, dispatcher and autograd; of these the ratio is no matter of the device.
-`python -m calibration.issue_ratios` prints it: with `--network megatron`, `megatron-fused` (what TorchScript compiles),
-or `compiled` (torch.compile, each layer for itself as torchtitan does; it wants a C++ compiler). Megatron-Core is no
-part of trainsim: `pip install --no-deps megatron-core einops`. Its modules of plain torch are measured (the local
-specification), as its others call TransformerEngine, which runs on GPUs alone.
+Networks of next to no size are all Python, dispatcher and autograd; on a processor the ratio of these is about that of
+a GPU's host, where `--device cuda` measures it. `python -m calibration.issue_ratios` prints it: with `--network
+megatron`, `megatron-fused` (what TorchScript compiles), or `compiled` (torch.compile, each layer for itself as
+torchtitan does; it wants a C++ compiler, or Triton). Megatron-Core is no part of trainsim: `pip install --no-deps
+megatron-core einops`. Its modules of plain torch are measured (the local specification), as its others call
+TransformerEngine, which runs on GPUs alone.
 """
 
 import contextlib
@@ -51,28 +52,41 @@ def ratios(seconds: Mapping[tuple[bool, str, int], float]) -> dict[str, float]:
     return {name: six_digits(times) for name, times in (layers | {"ends": others / ends}).items()}
 
 
-def measure(network: str = "megatron") -> dict[str, float]:
+def measure(network: str = "megatron", device: str = "cpu") -> dict[str, float]:
     """Return `ratios` of one of `NETWORKS` to `SmallGpt`, the shortest of `ROUNDS` in turns, on one core.
 
+    device: "cuda" times what the host takes to issue the passes, each of which begins on an idle device.
+
     Raises:
-        InputError: there is no such network, or Megatron-Core is not installed.
+        InputError: there is no such network or device, or Megatron-Core is not installed.
     """
     if network not in NETWORKS:
         raise InputError("network", network, ", ".join(NETWORKS))
-    made = {True: _plain, False: NETWORKS[network]}
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise InputError("device", device, "cpu, or cuda where torch finds one")
     torch.set_num_threads(1)
+    with torch.device(device):
+        return ratios(_shortest({True: _plain, False: NETWORKS[network]}, device))
+
+
+def _shortest(made: Mapping[bool, Callable[[int], Pass]], device: str) -> dict[tuple[bool, str, int], float]:
+    """Return the seconds of every pass, by whether the network is plain, its way and layers."""
     networks = {(plain, n): of(n) for n in HEIGHTS for plain, of in made.items()}
     shortest: dict[tuple[bool, str, int], float] = {}
+    wait: Callable[[], None] = partial(torch.cuda.synchronize) if device == "cuda" else lambda: None
     for turn in range(WARM_UPS + ROUNDS):
         for (plain, n), forward in networks.items():
+            wait()
             start = perf_counter()
             loss = forward()
             middle = perf_counter()
+            wait()
+            between = perf_counter()
             torch.autograd.backward(loss)
-            for way, seconds in zip(WAYS, (middle - start, perf_counter() - middle), strict=True):
+            for way, seconds in zip(WAYS, (middle - start, perf_counter() - between), strict=True):
                 if turn >= WARM_UPS:
                     shortest[plain, way, n] = min(seconds, shortest.get((plain, way, n), seconds))
-    return ratios(shortest)
+    return shortest
 
 
 def _tokens() -> Tensor:
@@ -88,25 +102,27 @@ def _plain(layers: int, compiled: bool = False) -> Pass:
 
 
 def _megatron(layers: int, fused: bool = False) -> Pass:
-    """Return Megatron-Core's GPT on this processor alone: its buffers are made there, and dropout is off."""
-    core = _core()
+    """Return Megatron-Core's GPT on torch's default device, without dropout."""
+    device = torch.get_default_device()
+    core = _core(device)
     config = core["TransformerConfig"](
-        num_layers=layers, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=True,
+        num_layers=layers, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=device.type == "cpu",
         hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=fused,
     )  # fmt: skip
-    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), VOCAB, SEQ)
+    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), VOCAB, SEQ).to(device)
     tokens, positions = _tokens(), torch.arange(SEQ)[None]
     mask = torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool).triu(1)
     return lambda: gpt(tokens, positions, mask, labels=tokens).mean()
 
 
-def _core() -> dict[str, Any]:
-    """Return what is needed of Megatron-Core, set up for one process without a GPU."""
+def _core(device: torch.device) -> dict[str, Any]:
+    """Return what is needed of Megatron-Core, set up for one process; on a processor its buffers are made there."""
     try:
-        state, gpt, specs, config = (
+        state, gpt, specs, config, numbers = (
             import_module(f"megatron.core.{name}")
             for name in (
                 "parallel_state", "models.gpt", "models.gpt.gpt_layer_specs", "transformer.transformer_config",
+                "tensor_parallel.random",
             )
         )  # fmt: skip
     except ImportError as error:
@@ -115,7 +131,10 @@ def _core() -> dict[str, Any]:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         state.initialize_model_parallel(1, 1)
-        setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))  # noqa: B010
+        if device.type == "cuda":
+            numbers.model_parallel_cuda_manual_seed(1)
+    if device.type == "cpu":
+        setattr(torch.cuda, "current_device", lambda: device)  # noqa: B010
         for module in list(sys.modules.values()):
             if getattr(module, "__name__", "").startswith("megatron") and hasattr(module, "get_cuda_rng_tracker"):
                 setattr(module, "get_cuda_rng_tracker", lambda *_: _NoDropout())  # noqa: B010
@@ -145,10 +164,10 @@ NETWORKS: Mapping[str, Callable[[int], Pass]] = {
 }
 
 
-def main(network: str = "megatron") -> None:
+def main(network: str = "megatron", device: str = "cpu") -> None:
     """Print what `measure` finds of one of `NETWORKS`."""
     try:
-        found = measure(network)
+        found = measure(network, device)
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

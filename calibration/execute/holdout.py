@@ -115,7 +115,13 @@ SIZES: dict[Device, dict[str, tuple[tuple[int, ...], ...]]] = {
         ),
     },
     "cuda": {
-        "block": ((1024, 1, 1024, 32_000, 8, 8, 1), (2048, 1, 1024, 32_000, 8, 8, 1), (4096, 1, 2048, 32_000, 2, 2, 1)),
+        "block": (
+            (1024, 1, 1024, 32_000, 8, 8, 1),
+            (2048, 1, 1024, 32_000, 8, 8, 1),
+            (4096, 1, 2048, 32_000, 2, 2, 1),
+            (1536, 1, 2048, 32_000, 4, 4, 1),
+            (8192, 1, 1024, 32_000, 2, 2, 1),
+        ),
         "step": (
             (512, 4, 512, 32_000, 8, 16, 1),
             (1024, 4, 1024, 32_000, 8, 8, 1),
@@ -123,21 +129,36 @@ SIZES: dict[Device, dict[str, tuple[tuple[int, ...], ...]]] = {
             (768, 12, 1024, 50_304, 8, 32, 1),
             (1024, 24, 1024, 50_304, 8, 16, 1),
             (4096, 2, 4096, 8_000, 2, 4, 1),
+            (512, 16, 512, 50_304, 32, 32, 1),
+            (1280, 6, 512, 32_000, 1, 8, 1),
+            (1536, 8, 2048, 32_000, 4, 8, 1),
+            (2048, 24, 1024, 50_304, 4, 16, 1),
+            (3072, 4, 4096, 50_304, 1, 4, 1),
+            (8192, 2, 2048, 8_000, 2, 4, 1),
         ),
     },
 }
-KNOBS: dict[Device, tuple[dict[str, Any], ...]] = {
+KNOBS: dict[Device, tuple[tuple[int, dict[str, Any]], ...]] = {
     "cpu": (),
-    "cuda": ({"recompute": "full"}, {"recompute": "selective"}, {"tempo": True}, {"offload": Offload(optimizer=1.0)}),
+    "cuda": (
+        (1, {"recompute": "full"}),
+        (1, {"recompute": "selective"}),
+        (1, {"tempo": True}),
+        (1, {"offload": Offload(optimizer=1.0)}),
+        (2, {"offload": Offload(activations=1.0)}),
+        (2, {"recompute": "full"}),
+        (1, {"compiled": True}),
+        (2, {"compiled": True}),
+    ),
 }
-"""What of a plan else is executed, each with the second size of a step."""
+"""What of a plan else is executed, each with one of the sizes of a step, by its place."""
 HEAD_DIM: dict[Device, int] = {"cpu": 64, "cuda": 128}
 
 
 def cases(device: Device) -> Iterator[Case]:
     """Yield the cases of a kind of device: blocks, steps of one process, and on the CPU steps of two."""
     for what, sizes in SIZES[device].items():
-        again = [(sizes[1], knobs) for knobs in KNOBS[device]] if what == "step" else []
+        again = [(sizes[n], knobs) for n, knobs in KNOBS[device]] if what == "step" else []
         for (hidden, layers, seq, vocab, micro, batch, ranks), knobs in [*((size, {}) for size in sizes), *again]:
             model = Model(hidden=hidden, layers=layers, heads=hidden // HEAD_DIM[device], seq=seq, vocab=vocab)
             plan = Plan(
@@ -150,8 +171,13 @@ def cases(device: Device) -> Iterator[Case]:
             name = f"{what} h{hidden} s{seq} b{micro}" + (f" l{layers} v{vocab}" if what == "step" else "")
             name += f" x{batch // micro // ranks}" if batch > micro * ranks else ""
             name += f" dp{ranks}" if ranks > 1 else ""
-            name += "".join(f" {value} recompute" if k == "recompute" else f" {k}" for k, value in knobs.items())
+            name += "".join(_worded(k, value) for k, value in knobs.items())
             yield Case(name, "block" if what == "block" else "step", model, as_executed(plan.but(**knobs)))
+
+
+def _worded(knob: str, value: Any) -> str:
+    kind = {"recompute": f" {value}", "offload": " activations" if getattr(value, "activations", 0.0) else ""}
+    return f"{kind.get(knob, '')} {knob}"
 
 
 def cluster_of(profile_folder: Path, device: Device, ranks: int) -> Cluster:

@@ -26,7 +26,7 @@ optimizer              yes        kept      -        -
 gradient_dtype         yes        kept      md       fp32
 overlap_dp             yes        kept      md       any
 precision              yes        yes       md       fp32 or bf16
-compiled               yes        kept      t        false
+compiled               yes        kept      t        any
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
@@ -58,7 +58,7 @@ from sim.specs.knobs import PLAN_KNOBS, STAGE_KNOBS
 HEADINGS = ("knob", "simulated", "tuned", "emitted", "executed")
 EVERY_VALUE = (
     "global_batch", "micro_batch", "overlap_dp", "virtual_stages", "stage_layers", "microbatch_group_size", "recompute",
-    "zero", "sequence_parallel", "recompute_layers", "tempo",
+    "zero", "sequence_parallel", "recompute_layers", "tempo", "compiled",
 )  # fmt: skip
 """Knobs of which execution takes every value, alone; `limits` says which do not go together."""
 

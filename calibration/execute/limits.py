@@ -1,7 +1,10 @@
 """What of a model and a plan is really run here; the rest is refused with one clear error."""
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Literal
 
 from sim.costs.run_level import RunLevelSet, level_of
@@ -38,7 +41,6 @@ PLAN: Mapping[str, tuple[object, ...]] = {
     "ep": (1,),
     "etp": (1,),
     "gradient_dtype": ("fp32",),
-    "compiled": (False,),
     "fsdp_shard": (None,),
     "product_kernel": ("library", "task-mapped"),
 }
@@ -118,6 +120,7 @@ def executable(model: Model, cluster: Cluster, plan: Plan, device: Device) -> Pl
     for own in dict.fromkeys(placed.at(stage) for stage in range(plan.pp)):
         _check_products(own, device)
         _check_tempo(own.plan)
+        _check_compiled(own.plan, device)
         _check_offload(model, own.plan)
         _check_split(model, own.plan)
         _check_shards(model, own)
@@ -142,6 +145,28 @@ def _check_tempo(plan: Plan) -> None:
     """Tempo's layers: whole ones, whose gradients of input and weights are made in one backward."""
     if plan.tempo:
         _check_only({"tp": (1,), "pp": (1,), "zero": (0, 1)}, plan, f"with tempo true {HERE}")
+
+
+def _check_compiled(plan: Plan, device: Device) -> None:
+    """Compiled layers, each for itself as torchtitan compiles them: whole ones of plain torch, with a compiler here."""
+    if not plan.compiled:
+        return
+    only = {"tp": (1,), "pp": (1,), "zero": (0, 1), "recompute": ("none",), "tempo": (False,)}
+    _check_only({**only, "product_kernel": ("library",)}, plan, f"with compiled true {HERE}")
+    if plan.offload.activations:
+        raise InputError("plan.offload.activations", plan.offload.activations, f"0 with compiled true {HERE}")
+    if lacking := lacking_compiler(device):
+        raise InputError("plan.compiled", True, f"false: {lacking}")
+
+
+def lacking_compiler(device: Device) -> str:
+    """Return what torch.compile lacks on this machine; empty for nothing."""
+    compiler = os.environ.get("CXX", "g++")
+    if device == "cpu" and shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler; no {compiler} here"
+    if device == "cuda" and find_spec("triton") is None:
+        return "torch.compile needs triton, which is not installed"
+    return ""
 
 
 def _check_only(only: Mapping[str, tuple[object, ...]], plan: Plan, given: str) -> None:

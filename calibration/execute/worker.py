@@ -5,6 +5,7 @@ runs. Its rank and where the others meet it learns from torchrun's variables. St
 when its standard input ends, so that it never outlives whoever started it.
 """
 
+import gc
 import json
 import os
 import time
@@ -56,6 +57,9 @@ def main(folder: Path) -> None:
 
 def run(folder: Path, number: int, task: Mapping[str, Any], rank: int, ranks: int, device: torch.device) -> Any:
     """Return what this rank found of one run."""
+    if device.type == "cuda":  # else what an earlier run left in cycles of references counts in this one's peak
+        gc.collect()
+        torch.cuda.empty_cache()
     model, plan = read(Model, task["model"], "model"), read(Plan, task["plan"], "plan")
     order = folder / task["order"] if task.get("order") else None
     if plan.pipeline.asynchronous:

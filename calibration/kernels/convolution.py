@@ -61,6 +61,16 @@ SMALL = (
 )
 """Of networks as small as a processor trains: what a launch takes decides, and how few channels there are."""
 
+FIRST = (
+    Conv(3, 64, 224, 3),
+    Conv(3, 32, 148, 3, 2),
+    Conv(3, 96, 56, 11, 4),
+    Conv(4, 16, 20, 7, 4),
+    Conv(1, 32, 80, 11, 2),
+)
+"""First convolutions of other networks (VGG, Inception, AlexNet, of games and of spectrograms), rounded: libraries are
+slow where there are few channels."""
+
 BATCHES: dict[tuple[str, Suite], tuple[tuple[int, ...], int]] = {
     ("cuda", "smoke"): ((8, 32, 128), 256),
     ("cuda", "full"): ((8, 32, 128), 256),
@@ -92,6 +102,7 @@ class Convolution:
         some = RESNET[::2] if suite == "smoke" else RESNET
         chosen: list[tuple[Use, Conv, int]] = [("fit", c, b) for c in some if c != HELD_OUT for b in batches]
         chosen += [("fit", c, b) for c in SMALL for b in SMALL_BATCHES] if machine.kind == "cpu" else []
+        chosen += [("fit", c, b) for c in FIRST for b in batches] if (machine.kind, suite) == ("cuda", "full") else []
         chosen += [("random", HELD_OUT, batches[0])]
         chosen += [("larger", c, larger) for c in (RESNET[4:5] if suite == "smoke" else RESNET[4:7])]
         for use, conv, b in chosen:

@@ -1,12 +1,9 @@
 """The benchmark from the first check of the machine to `tbd.json`: what is run, in which order, within which time."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +11,7 @@ import torch
 
 from calibration.device import DRIVER_NAMES, Fingerprint
 from calibration.execute.holdout import cluster_of
+from calibration.execute.limits import Device, lacking_compiler
 from calibration.execute.processes import ExecutionError
 from calibration.guards import BusyError, OutOfTime, admit, interruptible, within
 from calibration.session import Bench
@@ -227,16 +225,11 @@ def _row(results: Results, variant: Variant) -> Row:
     return replace(about, status="done", measured=found)
 
 
-def _lacking(kind: str, framework: str, processes: int) -> str:
+def _lacking(kind: Device, framework: str, processes: int) -> str:
     """Return what this machine lacks for a variant; empty for nothing."""
     if processes > 1 and kind == "cuda" and torch.cuda.device_count() < processes:
         return f"{processes} processes need {processes} CUDA devices; {torch.cuda.device_count()} here"
-    compiler = os.environ.get("CXX", "g++")
-    if framework == "compiled" and kind == "cpu" and shutil.which(compiler) is None:
-        return f"torch.compile needs a C++ compiler; no {compiler} here"
-    if framework == "compiled" and kind == "cuda" and find_spec("triton") is None:
-        return "torch.compile needs triton, which is not installed"
-    return ""
+    return lacking_compiler(kind) if framework == "compiled" else ""
 
 
 def _measured(results: Results, variant: Variant) -> Metrics:
