@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from calibration.execute.holdout import cluster_of
-from calibration.execute.limits import Device, as_executed
+from calibration.execute.limits import Device, as_executed, executed_level
 from calibration.execute.predict import predict, predict_block
 from calibration.kernels.whole import model_of
-from sim.specs import Plan
+from sim.costs import kernels
+from sim.costs.inputs import accumulate_bytes
+from sim.costs.profile import load_profile
+from sim.specs import Cluster, Model, Plan
+
+TABLE = 2
+"""Tokens that a block's model has, which has neither table nor head."""
 
 PREDICT = {"block": predict_block, "step": predict}
 
@@ -54,6 +60,20 @@ def wholes(folder: Path, rows: Iterable[Mapping[str, Any]], device: Device) -> I
         )
         model = model_of(shape, row["implementation"])
         found = PREDICT[row["op"]](model, cluster, as_executed(plan), device)
+        summed_s = _summing_s(model, cluster, as_executed(plan))
         name = f"{row['op']} h{model.hidden} s{model.seq} b{size} {row['implementation']}"
         name += f" l{model.layers} v{model.vocab}" if row["op"] == "step" else ""
-        yield Whole(name, found.step_time_s, found.interval_s, float(row["t_s"]))
+        low, high = (seconds - summed_s for seconds in found.interval_s)
+        yield Whole(name, found.step_time_s - summed_s, (low, high), float(row["t_s"]))
+
+
+def _summing_s(model: Model, cluster: Cluster, plan: Plan) -> float:
+    """Return the seconds in which a plan adds a microbatch's gradients to their sum: the samples' first ones are it.
+
+    In fp32 those of the tables too, where there is a head.
+    """
+    tables = model.embedding_parameters if plan.precision == "fp32" and model.vocab > TABLE else 0
+    parameters = sum(block.parameters for block in model.blocks) + tables
+    bandwidth = load_profile(cluster.profile).values[kernels.parameter("elementwise", "any", "bandwidth")]
+    slower = executed_level(cluster).parameters.memory_bound_slowdown
+    return slower * accumulate_bytes(plan) * parameters / bandwidth

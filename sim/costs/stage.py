@@ -55,13 +55,17 @@ from sim.costs.sharding import (
 pp, overlap_dp = symbol("pp"), symbol("overlap_dp")
 
 
+PASSES = {"forward_compute": "forward", "input_compute": "backward_input", "weight_compute": "backward_weight"}
+
+POWER_SHARES = 0.62, 0.78
+"""Of a layer's compute, the share of products below which what stands between them lets a chip recover from those that
+draw more power than it bears, and above which nothing does: blocks and steps of hidden 2048 to 12288 on an H200, of
+which products took 0.52 to 0.87 (2026-11-26 and -29)."""
+
+
 def phases(ops: list[Op]) -> dict[str, Expr]:
     """Return the seconds of a set of operations by phase and kind."""
-    times = {
-        "forward_compute": total(ops, "seconds", "compute", "forward"),
-        "input_compute": total(ops, "seconds", "compute", "backward_input"),
-        "weight_compute": total(ops, "seconds", "compute", "backward_weight"),
-    }
+    times = {name: total(ops, "seconds", "compute", phase) for name, phase in PASSES.items()}
     for kind in COMMUNICATION:
         times[f"forward_{kind}"] = exposed(ops, "forward", kind)
         times[f"input_{kind}"] = exposed(ops, "backward_input", kind)
@@ -85,6 +89,11 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     ops, again = block(kind, index), recomputed(kind, index)
     times = phases(ops)
     times["recompute"] = memory.repeated * total(again, "seconds", "compute")
+    longer = _throttled(times, ops)
+    for name, phase in {**PASSES, "recompute": "recompute"}.items():
+        held = again if phase == "recompute" else ops
+        products = total([op for op in held if op.product], "seconds", "compute", phase)
+        times[name] += longer * (memory.repeated if phase == "recompute" else 1) * products
     for c in COMMUNICATION:
         times[f"input_{c}"] += memory.repeated * exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
@@ -114,6 +123,23 @@ def _issued(beside: Expr, own: Expr, kernels_s: Expr) -> Expr:
     """Return what issuing a layer's kernels adds to them: what they do not hide, or on a host processor all of it."""
     on_host = symbol("on_host")
     return (1 - on_host) * maximum(0, beside - kernels_s) + on_host * own
+
+
+def _throttled(times: Mapping[str, Expr], ops: list[Op]) -> Expr:
+    """Return the share of their time by which a layer's products take longer under the power limit of the device.
+
+    As much as products of their size do that follow each other (`throttled` of `kernels.FORMS`), where they are nearly
+    all of the layer.
+    """
+    products = [op for op in ops if op.product]
+    forward = [op.flop for op in products if op.phase == "forward"]
+    size = sum(flop**2 for flop in forward) / maximum(1, sum(forward))
+    low, high = POWER_SHARES
+    share = total(products, "seconds", "compute") / maximum(1e-12, sum(times[name] for name in PASSES))
+    near = minimum(1, maximum(0, (share - low) / (high - low)))
+    throttled, flop = (symbol(kernels.parameter("gemm", "forward", name)) for name in ("throttled", "throttled_flop"))
+    lost = near * throttled * size / (size + flop)
+    return lost / (1 - lost)
 
 
 def _accumulated(index: int) -> Expr:

@@ -24,7 +24,7 @@ class Op:
     phase: forward, backward_input, backward_weight or recompute; kind: compute, tp, cp or ep; seconds, flop and
     moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
     core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
-    An operation may stand for several `launches`.
+    An operation may stand for several `launches`; `product`: it is a matrix product.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Op:
     bytes: Expr = 0
     overlap: str = ""
     launches: Expr = 1
+    product: bool = False
 
 
 def repeated(op: Op, times: Expr) -> Op:
@@ -139,6 +140,7 @@ def product(
         time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
         kernels.gemm_flop(m, n, k, batch),
         kernels.gemm_bytes(m, n, k, batch, element=element_bytes) + cast,
+        product=True,
     )
 
 
