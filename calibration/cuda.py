@@ -50,7 +50,18 @@ class Cuda:
 
     def captured(self, launch: Callable[[], object]) -> Callable[[], object] | None:
         """Return the replay of a CUDA graph of `launch()`, which has run before, on a stream of its own; None where
-        something in it cannot be captured."""
+        something in it cannot be captured.
+
+        Raises:
+            RuntimeError: nothing can be captured any more, as after a failure in the middle of a capture: short calls
+                would take what issuing them does.
+        """
+        replay = self._captured(launch)
+        if replay is None and self._captured(lambda: None) is None:
+            raise RuntimeError("no CUDA graph can be captured any more")
+        return replay
+
+    def _captured(self, launch: Callable[[], object]) -> Callable[[], object] | None:
         graph = self._cuda.CUDAGraph()
         try:
             self._cuda.synchronize()

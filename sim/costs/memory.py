@@ -253,7 +253,9 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
     if kind.mlp == "moe":
         parts.append(element_bytes * routed_rows(size) * (moe_ffn / etp * columns + expert_hidden))
     whole = (1 + 2 * sequence_parallel) * size.tokens + size.norm_tokens
-    return maximum(maximum(*parts) + element_bytes * whole * hidden, (1 - mixed) * _last_product(kind, size))
+    # PyTorch makes 16-bit weight gradients too before it adds them to their sum; FSDP's are counted as unreduced.
+    third = 1 - mixed * (1 - native * (1 - symbol("zero2")))
+    return maximum(maximum(*parts) + element_bytes * whole * hidden, third * _last_product(kind, size))
 
 
 def _last_product(kind: BlockKind, size: Sizes) -> Expr:

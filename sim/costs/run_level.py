@@ -39,7 +39,7 @@ class RunLevel:
     collective_slowdown: Annotated[float, real(0.1, 10.0)] = 1.0
     inter_slowdown: Annotated[float, real(0.1, 20.0)] = 1.0
     overlap_slowdown: Annotated[float, real(0.0, 1.0)] = 0.0
-    unfused_compiled: Annotated[float, real(0.1, 1.0)] = 0.6
+    unfused_compiled: Annotated[float, real(0.1, 1.0)] = 0.95
     misaligned_slowdown: Annotated[float, real(1.0, 50.0)] = 1.0
     low_precision_slowdown: Annotated[float, real(0.5, 10.0)] = 1.3
     host_s_per_launch: Annotated[float, real(0.0, 1e-3, "s")] = 0.0

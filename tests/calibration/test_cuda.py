@@ -135,11 +135,19 @@ class Graph:
 def test_what_can_be_captured_is_replayed(fails):
     device, launched = FakeCuda(), []
     graph = Graph(device, fails)
-    device.CUDAGraph, device.synchronize = lambda: graph, lambda: None
+    graphs = iter([graph, Graph(device, fails=False)])
+    device.CUDAGraph, device.synchronize = lambda: next(graphs), lambda: None
     replay = Cuda(device, FakeNvml()).captured(lambda: launched.append(device.capturing))
     assert launched == [True] and not device.capturing
     assert (replay is None) == fails
     assert graph.replays == (0 if fails else 1)  # once to see that it runs
+
+
+def test_a_device_on_which_nothing_can_be_captured_any_more_is_no_stopwatch_of_short_calls():
+    device = FakeCuda()
+    device.CUDAGraph, device.synchronize = lambda: Graph(device, fails=True), lambda: None
+    with pytest.raises(RuntimeError, match="no CUDA graph can be captured"):
+        Cuda(device, FakeNvml()).captured(lambda: None)
 
 
 def test_a_sentinel_waits_for_the_clock_to_come_back():

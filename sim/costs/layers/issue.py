@@ -12,17 +12,22 @@ from sim.specs.blocks import GATES
 from sim.specs.model import Model
 from sim.specs.plan import Plan
 
-MEGATRON_ISSUE = {"forward": 4.5, "backward": 1.7, "ends": 2.1}
+MEGATRON_ISSUE = {"forward": 4.8, "backward": 1.6, "ends": 2.3}
 """Times that Megatron-Core's Python takes longer to issue a layer's passes, and embedding, head and loss, than plain
-PyTorch's: Megatron-Core 0.16.1 without fusions beside `SmallGpt`, torch 2.13, one core of an AMD EPYC, 2026-11-29
-(`calibration.issue_ratios`: 4.50 - 4.62, 1.67 - 1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward).
+PyTorch's: Megatron-Core 0.16.1 without fusions beside `SmallGpt`, torch 2.11, the host of an H200, 2026-11-29
+(`calibration.issue_ratios --device cuda`: 4.81, 1.61 and 2.28; one core of an AMD EPYC, torch 2.13: 4.50 - 4.62, 1.67 -
+1.78 and 2.06 - 2.13; Megatron-Core 0.8.0 a tenth less forward).
 
 Megatron-LM's layers from before it (`core_modules` false) count as plain ones: of 1,120 profiles of A100 nodes by
 vTrain (arXiv 2312.12391, whose authors found measured steps within 8.4 % of theirs) small models then come out as much
 too long as large ones, 19 %, and as Megatron-Core's 109 %."""
 
 MODULES = "Megatron-Core's modules take " + ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
-MODULES += " times as long to issue as plain ones (0.16.1 on a CPU)"
+MODULES += " times as long to issue as plain ones (0.16.1 on the host of an H200)"
+
+COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
+"""The same of plain layers that are compiled one by one: their wrappers (`calibration.issue_ratios --device cuda
+--network compiled`: 1.65, 1.12 and 1.05; on a CPU 1.25 and 0.8)."""
 
 
 def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[Expr, Expr]]:
@@ -31,9 +36,7 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     share: of the layers, those that recompute. A layer table tells what operations both passes have. Of other layers
     the forward ones are known: two gradients for each product make about twice as many backward, also of recurrent
     layers, which launch a step's kernels again and again. Whole layers are repeated in the backward pass; a checkpoint
-    of operations (PyTorch's selective one) looks at each of them in Python, the first time and again. A layer that is
-    compiled for itself counts as an eager one: its wrappers took 1.2 - 1.3 times as long forward and 0.8 backward
-    (`calibration.issue_ratios --network compiled`, torch 2.13, 2026-11-29).
+    of operations (PyTorch's selective one) looks at each of them in Python, the first time and again.
     """
     issue = symbol("issue_s") / 3
     if isinstance(kind, TracedKind):
@@ -101,8 +104,9 @@ def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
 
 
 def _longer(part: str) -> Expr:
-    """Return 1, or with Megatron-Core's modules `MEGATRON_ISSUE`."""
-    return 1 + symbol("core") * (MEGATRON_ISSUE[part] - 1)
+    """Return 1, or with Megatron-Core's modules `MEGATRON_ISSUE`, with compiled layers `COMPILED_ISSUE`."""
+    core, compiled = symbol("core"), symbol("compiled")
+    return 1 + core * (MEGATRON_ISSUE[part] - 1) + (1 - core) * compiled * (COMPILED_ISSUE[part] - 1)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

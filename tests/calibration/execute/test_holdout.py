@@ -201,7 +201,9 @@ def test_large_and_foreign_networks_of_the_catalog_are_refused(name):
         ({"offload": Offload(optimizer=1.0), "zero": 2, "dp": 2}, "plan.offload.optimizer: got 1.0; allowed: 0 with"),
         ({"precision": "fp16"}, "plan.precision: got 'fp16'; allowed: fp32 or bf16"),
         ({"precision": "bf16", "pp": 2, "schedule": "2bw"}, "plan.precision: got 'bf16'; allowed: fp32 with schedule"),
-        ({"compiled": True}, "plan.compiled"),
+        ({"compiled": True, "tp": 2}, "plan.tp: got 2; allowed: 1 with compiled true"),
+        ({"compiled": True, "recompute": "full"}, "plan.recompute: got 'full'; allowed: none with compiled true"),
+        ({"compiled": True, "offload": Offload(activations=1.0)}, "plan.offload.activations: got 1.0; allowed: 0 with"),
         ({"dp": 16, "micro_batch": 1, "global_batch": 16}, "plan: got '16 ranks'; allowed: at most 8 on cpu"),
     ],
 )
@@ -212,6 +214,13 @@ def test_other_plans_are_refused(folder, change, said):
     with pytest.raises(InputError) as told:
         executable(SMALL, held, given, "cpu")
     assert said in str(told.value)
+
+
+def test_compiled_layers_need_a_compiler(folder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    held = Cluster.of("cpu", nodes=1, gpus_per_node=1, domain_gpus=1, profile=str(folder))
+    with pytest.raises(InputError, match="no no-such-compiler here"):
+        executable(SMALL, held, plan(compiled=True), "cpu")
 
 
 def test_what_torch_does_itself_is_part_of_the_plan():

@@ -1,5 +1,7 @@
 """What a rank computes: parameters, gradients, losses, bytes; and that two processes are one."""
 
+from shutil import which
+
 import pytest
 import torch
 
@@ -36,6 +38,15 @@ def alone() -> dict[str, Measured]:
 def one(alone) -> Measured:
     """Ten steps of one process with the same global batch."""
     return alone["one"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_layers_train_alike(one):
+    """Compiling takes a quarter of a minute."""
+    compiled = measure(SMALL, plan(compiled=True), "cpu")
+    assert compiled.losses == pytest.approx(one.losses, rel=1e-5)
+    assert 0 < compiled.max_gradient_error < 1e-5
 
 
 @pytest.mark.parametrize("sizes", [(1, 64, 2, 100, 16), (3, 128, 4, 999, 65)])
