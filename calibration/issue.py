@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,12 @@ def _line(models: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _by(rows: Sequence[Mapping[str, Any]], direction: str, name: str) -> dict[float, float]:
-    """Return the seconds of fitted samples by a number of their shapes."""
-    held = [row for row in rows if (row["op"], row["direction"], row["use"]) == ("launch", direction, "fit")]
-    return {float(row["shape"][name]): float(row["t_s"]) for row in held}
+    """Return the seconds of fitted samples by a number of their shapes; of several hosts the geometric mean."""
+    held: dict[float, list[float]] = {}
+    for row in rows:
+        if (row["op"], row["direction"], row["use"]) == ("launch", direction, "fit"):
+            held.setdefault(float(row["shape"][name]), []).append(float(row["t_s"]))
+    return {number: geometric_mean(seconds) for number, seconds in held.items()}
 
 
 def _kernels_s(profile: Profile) -> tuple[float, float]:
