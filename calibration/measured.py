@@ -32,7 +32,7 @@ from calibration.issue import with_issue
 from calibration.kernels.convolution import product
 from calibration.memory import FILE as MEMORY
 from calibration.memory import load_memory, profile_memory
-from calibration.narrow import is_narrow, with_narrow
+from calibration.narrow import apart, with_narrow
 from calibration.neighbours import OPERATION, shares
 from calibration.published.tables import read_public
 from calibration.samples import LEAST, Samples, fitted_as, preference
@@ -189,6 +189,8 @@ def samples_of(rows: Sequence[Row], form: str) -> Samples:
         inputs["element"] = np.array([row["shape"].get("item", 2.0) for row in rows])
     if "seq" in inputs and all("head_dim" in row["shape"] for row in rows):
         inputs["head_dim"] = np.array([row["shape"]["head_dim"] for row in rows])
+    if all("channels" in size for size in sizes):
+        inputs["channels"] = np.array([size["channels"] for size in sizes])
     first = rows[0]
     return Samples(
         "",
@@ -229,8 +231,10 @@ def fit_families(
 def places(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tuple[str, str, str], list[Row]]:
     """Return the rows of a data type, of products with narrow rows or others, by (op, implementation, direction)."""
     held: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["dtype"] == dtype and _known(row) and is_narrow(row) is narrow:
+    known = [row for row in rows if row["dtype"] == dtype and _known(row)]
+    kept_apart = {id(row) for row in apart(known)}
+    for row in known:
+        if (id(row) in kept_apart) is narrow:
             held[_place(row)].append(row)
     return held
 

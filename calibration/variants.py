@@ -62,7 +62,7 @@ def choose(
     for group in further:
         fitted = {name for term in kept for name in term.free}
         untried = (t for t in group if not t.free or not set(t.free) <= fitted)
-        new = [t for t in untried if _enough(parts, fitted | set(t.free), own)]
+        new = [t for t in untried if enough(parts, fitted | set(t.free), own)]
         if not new:
             continue
         found = {term.name: _fitted(form, parts, [*kept, term], own) for term in new}
@@ -75,7 +75,8 @@ def choose(
     return Chosen(_fitted(form, parts, kept, own, TOLERANCE), tuple(term.name for term in kept), tried)
 
 
-def _enough(parts: Mapping[str, Samples], free: set[str], own: Sequence[str]) -> bool:
+def enough(parts: Mapping[str, Samples], free: set[str], own: Sequence[str]) -> bool:
+    """Return whether the parts have samples enough to fit `free`, of which each part has `own` ones."""
     several = sum(len(parts) if name in own else 1 for name in free)
     return sum(len(samples) for samples in parts.values()) >= SAMPLES_EACH * several
 

@@ -149,11 +149,12 @@ class Convolution:
 
 
 def product(direction: str, shape: Mapping[str, float]) -> dict[str, float]:
-    """Return the sizes of the implicit product that a case is: (m, k) times (k, n), in the order of its direction."""
+    """Return the sizes of the implicit product that a case is: (m, k) times (k, n), in the order of its direction, and
+    the channels of its images."""
     places = shape["batch"] * shape["pixels"] ** 2
     outputs, taps = shape["outputs"], shape["inputs"] * shape["kernel"] ** 2
     orders = {"forward": (places, outputs, taps), "dgrad": (places, taps, outputs), "wgrad": (outputs, taps, places)}
-    return dict(zip("mnk", orders[direction], strict=True)) | {"batch": 1.0}
+    return dict(zip("mnk", orders[direction], strict=True)) | {"batch": 1.0, "channels": shape["inputs"]}
 
 
 FAMILIES = (Convolution(),)

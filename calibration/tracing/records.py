@@ -1,7 +1,7 @@
 """From an operation as torch dispatches it to the kernels it stands for, with their sizes.
 
-A record is (kind, sizes, causal, masked); `sizes` follow `sim.specs.table.SIZES`. Bytes are what an eager kernel
-reads and writes once; views are free.
+A record is (kind, sizes, causal, masked, channels); `sizes` follow `sim.specs.table.SIZES`, as `channels` do
+`sim.specs.table.Op`. Bytes are what an eager kernel reads and writes once; views are free.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +25,7 @@ class Record(NamedTuple):
     sizes: tuple[int, ...]
     causal: bool = False
     masked: bool = False
+    channels: int | None = None
 
 
 Call = Callable[[tuple[Any, ...], Any], Iterator[Record]]
@@ -77,18 +78,25 @@ def _kind(weight: Tensor) -> str:
     return "convolution" if prod(weight.shape[2:]) > 1 else "gemm"
 
 
+def _channels(weight: Tensor, transposed: bool) -> int | None:
+    """Return the channels of the images (of a group) that a convolution reads; None of a transposed one, a product."""
+    return None if transposed or _kind(weight) == "gemm" else weight.shape[1]
+
+
 def _convolution(args: tuple[Any, ...], out: Any) -> Iterator[Record]:
     transposed, groups = args[6], args[8]
-    yield Record(_kind(args[1]), (*_implicit(args[0], args[1], out, transposed, groups), groups))
+    sizes = (*_implicit(args[0], args[1], out, transposed, groups), groups)
+    yield Record(_kind(args[1]), sizes, channels=_channels(args[1], transposed))
 
 
 def _convolution_backward(args: tuple[Any, ...], _: Any) -> Iterator[Record]:
     grad, x, weight, transposed, groups, mask = args[0], args[1], args[2], args[7], args[9], args[10]
     m, n, k = _implicit(x, weight, grad, transposed, groups)
+    channels = _channels(weight, transposed)
     if mask[0]:
-        yield Record(_kind(weight), (m, k, n, groups))
+        yield Record(_kind(weight), (m, k, n, groups), channels=channels)
     if mask[1]:
-        yield Record(_kind(weight), (n, k, m, groups))
+        yield Record(_kind(weight), (n, k, m, groups), channels=channels)
     if mask[2]:
         yield Record("elementwise", (total(grad) + grad.shape[1] * grad.itemsize,))
 

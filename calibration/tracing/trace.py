@@ -34,7 +34,7 @@ from sim.specs.table import SIZES, Layer, LayerTable, Op
 
 Inputs = Any
 """A tensor, a tuple of positional or a mapping of keyword arguments."""
-Kernel = tuple[str, tuple[tuple[int, int], ...], bool, bool]
+Kernel = tuple[str, tuple[tuple[int, int], ...], bool, bool, int | None]
 Layers = Sequence[nn.Module | str]
 TRIED = ((1, 2, 3), (2, 3, 4))
 """Micro-batch sizes; at 1 some copies are views (memory.md, trap 2), so larger ones get a second chance."""
@@ -255,7 +255,7 @@ def _kernels(lists: Sequence[list[Record]], batches: Sequence[int], where: str) 
     for same in zip(*lists, strict=True):
         first, *_ = same
         sizes = tuple(_affine(values, batches, where) for values in zip(*(r.sizes for r in same), strict=True))
-        found[first.kind, sizes, first.causal, first.masked] += 1
+        found[first.kind, sizes, first.causal, first.masked, first.channels] += 1
     return found
 
 
@@ -298,9 +298,9 @@ def _largest(lists: Sequence[list[int]], batches: Sequence[int], name: str) -> t
 
 def _listed(found: Counter[Kernel]) -> list[Op]:
     made = []
-    for (kind, sizes, causal, masked), count in found.items():
+    for (kind, sizes, causal, masked, channels), count in found.items():
         named = dict(zip(SIZES[kind], sizes, strict=True))
-        made.append(Op(kind=cast("Any", kind), count=count, causal=causal, masked=masked, **named))
+        made.append(Op(kind=cast("Any", kind), count=count, causal=causal, masked=masked, channels=channels, **named))
     return made
 
 

@@ -28,7 +28,8 @@ LEVELS = ("0.5", "0.8", "0.9", "0.95")
 MOST_BINS = 20
 Use = Literal["random", "larger", "narrow"]
 USES: tuple[Use, ...] = ("random", "larger", "narrow")
-"""Samples apart from a fit: at random inside its shapes, beyond them, and products of narrow rows."""
+"""Samples apart from a fit: at random inside its shapes, beyond them, and products of narrow rows (convolutions
+of few channels among them)."""
 
 
 def six_digits(value: float) -> float:

@@ -79,10 +79,12 @@ Performance"), which it takes where larger ones leave multiprocessors without wo
 
 
 NARROW_ROWS = ("odd", "even")
-NARROW = {name: value for kind in NARROW_ROWS for name, value in ((kind, 1.0), (f"{kind}_t0", 0.0))}
+FEW = {"few": 0.0, "few_k0": 0.0, "few_t0": 0.0}
+"""What the few channels of a network's first convolution cost: libraries pad them, and take other kernels for it."""
+NARROW = {name: value for kind in NARROW_ROWS for name, value in ((kind, 1.0), (f"{kind}_t0", 0.0))} | FEW
 """What rows of matrices that do not all begin at multiples of 16 bytes cost a 16-bit product. A GPU's libraries take
 other kernels for them, of narrow loads: odd: those of an odd number of elements; even: those of any other number that
-`ALIGNED` does not divide."""
+`ALIGNED` does not divide. Those of a first convolution are the channels of one place (`FEW`)."""
 
 ALIGNED = 8
 """Elements: 16-bit tensor cores want rows of 16 bytes (NVIDIA Deep Learning Performance guide, matrix products)."""
@@ -100,8 +102,23 @@ def in_rows(direction: str, m: T, n: T, k: T) -> tuple[T, T]:
     return n, m if direction == "wgrad" else k
 
 
+FEW_INPUTS = ("few", "few_k")
+
+
+def few_channels(direction: str, m: Any, n: Any, k: Any, channels: Any) -> dict[str, Any]:
+    """Return `few` and `few_k` of a convolution of fewer than `ALIGNED` channels: what is computed, over what is asked
+    for, and elements that one result sums up, with channels padded to `ALIGNED` (NVIDIA, Optimizing Convolutional
+    Layers User's Guide, section "Channels In and Out") and outputs to `SMALLEST_TILE`."""
+    first, second = in_rows(direction, m, n, k)
+    outputs, taps = (first, second) if direction == "forward" else (second, first)
+    padded = ALIGNED / channels
+    return {"few": padded * np.maximum(SMALLEST_TILE, outputs) / outputs, "few_k": padded * taps}
+
+
 def _narrow(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> tuple[Expr, Expr]:
     """Return how many times as long a product computes for its narrow rows, and by how much later it begins."""
+    if "few" in x:
+        return maximum(1, p["few"] * x["few"] * (1 + p["few_k0"] / x["few_k"])), p["few_t0"]
     kinds = [kind for kind in NARROW_ROWS if kind in x]
     return 1 + sum(x[k] * (p[k] - 1) for k in kinds), sum(x[k] * p[f"{k}_t0"] for k in kinds)
 
@@ -187,7 +204,9 @@ lose, which alone draw all power for longer than a chip bears it. serial: second
 of few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the
 traffic that rows much longer than c1 elements add. cached: share of the time that transfers far smaller than b1 bytes
 save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels. odd, even: times
-as long as narrow rows let a product compute; odd_t0, even_t0: seconds that it starts later (`NARROW`)."""
+as long as narrow rows let a product compute; odd_t0, even_t0: seconds that it starts later (`NARROW`). few: times as
+long as others that a first convolution computes, padded, of which few_k0 elements of k reach half the rate; few_t0:
+seconds that it starts later (`few_channels`)."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
@@ -258,7 +277,7 @@ def listening() -> Iterator[list[Call]]:
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
     heard = _heard.get()
     if heard is not None:
-        known = (*form_of(op, direction).inputs, *NARROW_ROWS)
+        known = (*form_of(op, direction).inputs, *NARROW_ROWS, *FEW_INPUTS)
         heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}))
 
 
@@ -293,7 +312,8 @@ def product_seconds(
     """Return the time of `batch` weight products at the plan's precision, or (`plain`) as no recipe touches them.
 
     op: the kernel that takes them, convolution for implicit ones. smallest_tile: rows and columns, where tiles may be
-    smaller than the profile's. rows: whether those of its matrices are `narrow`; None: they are not.
+    smaller than the profile's. rows: whether those of its matrices are `narrow`, or what `few_channels` says of a
+    convolution; None: neither.
 
     The symbols `rate_<direction>` (rate over the plain one) and `operand_bytes` come from the precision recipe,
     `gemm_slowdown` is what whole runs take longer than single kernels, `low_precision_slowdown` what 8- and 4-bit

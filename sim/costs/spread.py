@@ -8,7 +8,7 @@ kernel's size over that of a normal distribution.
 Beyond the shapes that a model was fitted to, sigma_i grows: to hypot(sigma_i, slope * d), d being the log of the factor
 by which the kernel lies outside (the largest over its inputs) and slope the profile's `outside_slope`, which comes from
 held-out samples larger than all fitted ones, or is the last interval itself where there are none. Products of narrow
-rows have errors of their own.
+rows have errors of their own, and so have first convolutions.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from math import ceil, hypot, log1p, sqrt
 
 from sim.costs.fitted import Z80, Z90, KernelModel
-from sim.costs.kernels import ALIGNED, NARROW_ROWS, in_rows
+from sim.costs.kernels import ALIGNED, FEW_INPUTS, NARROW_ROWS, in_rows
 from sim.costs.profile import Profile
 from sim.costs.usage import Used
 
@@ -46,7 +46,8 @@ def family_sigmas(profile: Profile, shares: Iterable[Used], outside: bool = True
 
 def _narrow(model: KernelModel, kernel: Used) -> float:
     """Return the standard deviation of log time of a product of narrow rows, 0 of others and where it is not known."""
-    found = model.held_out.get("narrow") if any(kernel.inputs.get(kind) for kind in NARROW_ROWS) else None
+    narrow = any(kernel.inputs.get(kind) for kind in (*NARROW_ROWS, *FEW_INPUTS))
+    found = model.held_out.get("narrow") if narrow else None
     return log1p(found.p90 / 100) / Z90 if found else 0.0
 
 

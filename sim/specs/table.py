@@ -50,8 +50,8 @@ def at(size: tuple[int, int], batch: Any) -> Any:
 class Op:
     """One kernel, launched `count` times: a product (m, k) x (k, n), fused attention, or memory traffic in bytes.
 
-    A convolution states the sizes of its implicit product (`batch`: its groups). `causal` and `masked` say how
-    attention is masked.
+    A convolution states the sizes of its implicit product (`batch`: its groups) and may state the `channels` of its
+    images (of a group; not of a transposed one). `causal` and `masked` say how attention is masked.
 
     Raises:
         InputError: a size that its kind needs is missing, or one is given that it does not have.
@@ -71,6 +71,7 @@ class Op:
     key_len: Size | None = None
     bytes: Size | None = None
     columns: Size | None = None
+    channels: Annotated[int, whole(1, 10_000_000)] | None = None
     causal: bool = False
     masked: bool = False
 
@@ -80,6 +81,8 @@ class Op:
             if (value is not None) != wanted:
                 allowed = "[constant, per sample]" if wanted else "left out"
                 raise InputError(name, value, f"{allowed} for kind {self.kind}")
+        if self.channels is not None and self.kind != "convolution":
+            raise InputError("channels", self.channels, f"left out for kind {self.kind}")
 
     def flop(self, batch: Any, phase: Phase = "forward") -> Any:
         """Return the FLOP of one launch as torch's FlopCounterMode counts them (a causal mask saves nothing).

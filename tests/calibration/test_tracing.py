@@ -184,9 +184,11 @@ def test_convolutions_are_implicit_products():
     assert (forward.m, forward.n, forward.k, forward.batch) == ((0, 64), (3, 0), (18, 0), (4, 0))
     assert (to_input.m, to_input.n, to_input.k) == ((0, 64), (18, 0), (3, 0))
     assert (to_weight.m, to_weight.n, to_weight.k) == ((3, 0), (18, 0), (0, 64))
+    assert [op.channels for op in (forward, to_input, to_weight)] == [2, 2, 2]
     up = nn.ConvTranspose2d(8, 12, 2, stride=2, bias=False)
     image = torch.zeros(1, 8, 16, 16, requires_grad=True)
     assert trace(up, image).flop(1) == flop(up, image)
+    assert trace(up, image).layers[0].forward[0].channels is None
 
 
 def test_shared_parameters_are_counted_once_and_named():

@@ -213,6 +213,30 @@ def test_convolutions_take_the_time_of_their_own_kernel_or_of_products(tmp_path,
     assert (products[-1].n, products[-1].k) == ((1000, 0), (2048, 0))
 
 
+def first_convolution(groups=1, channels=3, few=8.0):
+    """Seconds of a convolution of 32 outputs and 3 x 3 places, by a profile that knows few channels (or does not)."""
+    held = load_profile("a100-sxm-80gb")
+    known = {"few": few, "few_k0": 72.0, "few_t0": 1e-3} if few else {}
+    plain = {"m0": 0.0, "n0": 0.0, "k0": 0.0, "waves": 0.0, "p": 1.0, "bandwidth": 1e17, "t0": 0.0}
+    models = [
+        replace(m, op="convolution", parameters=m.parameters | plain | known) for m in held.models if m.op == "gemm"
+    ]
+    sizes = {"m": (0, 10**8), "n": (32, 0), "k": (27, 0), "batch": (groups, 0), "channels": channels}
+    made = LayerTable(name="t", dtype="bfloat16", batches=[1, 2, 3], layers=[one([Op(kind="convolution", **sizes)])])
+    model, plan = Model.from_table(made), Plan(global_batch=64)
+    profile = replace(held, models=[*held.models, *models])
+    costs = stage_costs(model, NODE, plan.on(model, NODE), profile, RunLevelSet.bare(RunLevel()))
+    return costs["forward_compute"].item()
+
+
+def test_few_channels_are_padded_and_slow_where_the_profile_knows_it():
+    plain = first_convolution(channels=None)
+    # 3 channels count as 8, 32 outputs as 64, and of the 8 x 9 elements that a result sums up 72 reach half the rate.
+    assert first_convolution() == pytest.approx(8.0 * (8 / 3) * 2 * 2 * plain + 1e-3, rel=1e-3)
+    assert first_convolution(channels=8) == first_convolution(few=None) == plain
+    assert first_convolution(groups=2, channels=3) == first_convolution(groups=2, channels=None)
+
+
 def issued_on_host(tmp_path, *layers, **plan):
     """What issuing adds to the forward and the backward pass of a chunk, by a profile of 2 us and 5 us an operation."""
     folder = tmp_path / "cpu"

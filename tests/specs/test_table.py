@@ -114,6 +114,8 @@ def test_an_operation_states_what_its_kind_needs():
         Op(kind="gemm", m=(1, 0), n=(1, 0), batch=(1, 0))
     with pytest.raises(InputError, match=r"columns: got .* left out"):
         Op(kind="elementwise", bytes=(1, 0), columns=(1, 0))
+    with pytest.raises(InputError, match="channels: got 3; allowed: left out for kind gemm"):
+        Op(kind="gemm", m=(1, 0), n=(1, 0), k=(3, 0), batch=(1, 0), channels=3)
 
 
 def test_no_more_parameters_are_trained_than_there_are():

@@ -58,7 +58,7 @@ def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
     """Return one launch; no recipe touches products of activations and of groups (more than one at once)."""
     x = op.inputs(micro_batch, phase)
     if op.kind in table.PRODUCTS:
-        rows = _narrow(DIRECTIONS[phase], x) if op.kind == "gemm" else None
+        rows = (_narrow if op.kind == "gemm" else _few)(DIRECTIONS[phase], x, op)
         return product(name, DIRECTIONS[phase], **x, plain=end or op.batch != ONE, op=op.kind, narrow=rows)
     if op.kind == "attention":
         return fused(name, "forward" if phase == "forward" else "backward", _attention_bytes(op, phase), **x)
@@ -68,11 +68,21 @@ def _kernel(name: str, op: table.Op, phase: table.Phase, end: bool) -> Op:
     return moved(name, phase, x["bytes"], op.kind, direction, x.get("columns", 1))
 
 
-def _narrow(direction: str, x: Mapping[str, Expr]) -> Mapping[str, Expr] | None:
+def _narrow(direction: str, x: Mapping[str, Expr], _: table.Op) -> Mapping[str, Expr] | None:
     """Return whether rows of a product's matrices are narrow, None where none are; those of samples are not known."""
     sizes = kernels.in_rows(direction, x["m"], x["n"], x["k"])
     found = kernels.narrow(*(float(size) for size in sizes if getattr(size, "is_number", True)), kernels.ALIGNED)
     return found if any(found.values()) else None
+
+
+def _few(direction: str, x: Mapping[str, Expr], op: table.Op) -> Mapping[str, Expr] | None:
+    """Return what the few channels of a convolution make of it; None of others, and of groups, which nobody timed."""
+    sizes = kernels.in_rows(direction, x["m"], x["n"], x["k"])
+    if op.channels is None or op.channels >= kernels.ALIGNED or op.batch != ONE:
+        return None
+    if not all(getattr(size, "is_number", True) for size in sizes):
+        return None
+    return kernels.few_channels(direction, x["m"], x["n"], x["k"], op.channels)
 
 
 def _attention_bytes(op: table.Op, phase: table.Phase) -> Expr:
