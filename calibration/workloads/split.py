@@ -27,7 +27,7 @@ makes for itself."""
 
 MARK = "trainsim operation "
 MOST_UNSEEN = 0.03
-"""Share of the peak that the record may leave unexplained: of Faster R-CNN and Deep Speech 2 on an H200 2.3 and 1.6 %."""
+"""Share of the peak that the record may leave unexplained (Faster R-CNN, Deep Speech 2 on an H200: 2.3, 1.6 %)."""
 
 BLOCK = {"cpu": 1, "cuda": 512}
 """Bytes that a device's allocator rounds up to."""
