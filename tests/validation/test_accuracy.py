@@ -1,5 +1,8 @@
 """The committed table of predictions is what the simulator predicts."""
 
+import json
+from statistics import mean
+
 import pytest
 
 from sim.validation.accuracy import accuracy, read_accuracy
@@ -25,3 +28,16 @@ def test_committed_predictions_are_todays(table: str) -> None:
     for row in today:
         assert row.predicted_step_time_s == pytest.approx(committed[row.id].predicted_step_time_s, rel=1e-5)
         assert row.predicted_peak_memory_bytes == pytest.approx(committed[row.id].predicted_peak_memory_bytes, rel=1e-5)
+
+
+TABLES = ["bigscience_a100", "llm_foundry_mpt", "simumax_b200", "torchtitan", "vtrain_multi", "zero_bubble_2401_10241"]
+"""Those that an entry of the exam is the whole of."""
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_committed_exam_is_of_the_committed_predictions(table: str) -> None:
+    exam = json.loads((ROOT / "notebooks/data/exam.json").read_text())["exam"]
+    (entry,) = (each for each in exam if each["name"] == table.removesuffix("_2401_10241"))
+    errors = [abs(row.ratio - 1) for row in STORED if row.source == table and row.ratio is not None]
+    assert entry["elsewhere"]["time"]["n"] == len(errors)
+    assert entry["elsewhere"]["time"]["mape"] == pytest.approx(100 * mean(errors), rel=1e-4)
