@@ -2,13 +2,13 @@
 
 In order: the full calibration, the allocator's constants and the replay of a recorded snapshot, contention, the profile
 of all that, plans executed against predictions written beforehand, tuned kernels of task mappings beside the vendor's
-library, fused recurrent layers beside cuDNN's, Tempo's layers beside torch's, and the networks of the benchmark,
-measured and predicted. Each step runs in a process of its own under a time limit; what it returns is written to
-DIR/NAME.json and what it prints to DIR/NAME.log. DIR/state.json says what is done: the same command again goes on from
-there, so that a lease of 25 minutes may also be three calls of `--minutes 8`. In a shorter lease every step gets less,
-in proportion: fewer samples and some executed plans tell more than all samples and no plan. A step that fails, is
-missing or takes too long is recorded, and the next one runs. At the end DIR/results.zip holds everything (at most
-16 MiB).
+library, fused recurrent layers beside cuDNN's, Tempo's layers beside torch's, products in 8 bits and of experts, what
+Megatron-Core's layers take to issue, and the networks of the benchmark, measured and predicted. Each step runs in a
+process of its own under a time limit; what it returns is written to DIR/NAME.json and what it prints to DIR/NAME.log.
+DIR/state.json says what is done: the same command again goes on from there, so that a lease of 25 minutes may also be
+three calls of `--minutes 8`. In a shorter lease every step gets less, in proportion: fewer samples and some executed
+plans tell more than all samples and no plan. A step that fails, is missing or takes too long is recorded, and the next
+one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
 
 To go on with a profile that is shipped, copy its folder to DIR/profile first.
 

@@ -17,8 +17,8 @@ other (README, plans predicted and executed)."""
 
 MEGATRON_SIGMA_LOG = 0.32
 """The same of Megatron-Core's modules: with `bias_dropout_fusion`, compiled by TorchScript, a layer took 1.35 - 1.38
-times as long to issue as without on the CPU where `MEGATRON_ISSUE` was measured (`calibration.issue_ratios
---network megatron-fused`)."""
+times as long to issue as without on a CPU, 1.18 times on the host of an H200 (`calibration.issue_ratios --network
+megatron-fused`)."""
 
 
 def waiting_sigma(waiting: float, model: Model, plan: Plan) -> float:
