@@ -141,7 +141,8 @@ def _kernels(profile: Profile, held: Sequence[Samples], aside: dict[str, str]) -
             aside[name] = f"no kernel of profile {profile.name}"
             continue
         model = profile.model_of(key)
-        if missing := [given for given in FORMS[model.form].inputs if given not in samples.inputs]:
+        needed = (*FORMS[model.form].inputs, *(["rows"] if model.parameters.get("row_serial") else []))
+        if missing := [given for given in needed if given not in samples.inputs]:
             aside[name] = f"without {', '.join(missing)}, on which the profile's time depends"
         else:
             told = predict(model.form, samples.inputs, model.parameters)

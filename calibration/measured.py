@@ -189,6 +189,8 @@ def samples_of(rows: Sequence[Row], form: str) -> Samples:
         inputs["element"] = np.array([row["shape"].get("item", 2.0) for row in rows])
     if "seq" in inputs and all("head_dim" in row["shape"] for row in rows):
         inputs["head_dim"] = np.array([row["shape"]["head_dim"] for row in rows])
+    if (rows[0]["op"], rows[0]["direction"]) in kernels.BY_ROW and all("rows" in size for size in sizes):
+        inputs["rows"] = np.array([size["rows"] for size in sizes])
     if all("channels" in size for size in sizes):
         inputs["channels"] = np.array([size["channels"] for size in sizes])
     first = rows[0]

@@ -40,6 +40,12 @@ SPILL_TERMS = [
 
 ISSUED_TERM = Term("issued beside", {}, {"hidden": 1.0})
 """An optimizer's floor is what a host takes to issue its kernels, while the first of them run."""
+
+ROW_TERM = Term("row", {"row_serial": Free(1e-9, 1e-12, 1e-6)})
+FEW_ROWS_TERM = Term("row & rows", {"row_serial": Free(5e-9, 1e-12, 1e-6), "serial_rows": Free(1e4, 10.0, 1e8)})
+COLUMN_TERM = Term("column", {"column_serial": Free(1.5e-9, 1e-12, 1e-7)})
+"""Of a GPU's rows: one costs some ns beside others, an element of it that long for the block that works at it."""
+
 CACHE_TERM = Term("cached", {"cached": Free(0.5, 1e-3, 0.98), "b1": Free(4e6, 1e4, 1e10)})
 
 
@@ -110,10 +116,12 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
         several = all("head_dim" in s.inputs for s in parts.values())
         return [[s0, r0, together(s0, r0)], [Term("d0", {"d0": HALF_SIZE})] if several else []]
     steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
+    rows = [ROW_TERM, FEW_ROWS_TERM] if gpu and all("rows" in s.inputs for s in parts.values()) else []
     if form == "row-wise":
-        return [[_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]
+        in_turn = [COLUMN_TERM, *rows, *(together(term, COLUMN_TERM) for term in rows)] if rows else []
+        return [in_turn, [_inside(term, "c1", "columns", parts) for term in SPILL_TERMS], [ROWS_TERM], steps]
     beside = gpu and all(s.op == "adam" for s in parts.values())
-    return [[ISSUED_TERM] if beside else [], steps]
+    return [rows, [ISSUED_TERM] if beside else [], steps]
 
 
 def _inside(term: Term, name: str, of: str, parts: Mapping[str, Samples]) -> Term:

@@ -215,7 +215,7 @@ def _row_wise(op: str, direction: str, per: PerElement, implementation: str = "a
         if not dims:
             return None
         size = float(per(ELEMENT_BYTES.get(one.dtype, 0)) * elements(dims))
-        shape = {"bytes": size, "columns": dims[-1]}
+        shape = {"bytes": size, "rows": elements(dims) / max(1, dims[-1]), "columns": dims[-1]}
         return Seen(op, direction, one.dtype, implementation, shape, 0.0, size)
 
     return read

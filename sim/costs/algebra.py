@@ -99,6 +99,11 @@ def p_norm(a: Expr, b: Expr, p: Expr) -> Expr:
     return _power(_power(a, p) + _power(b, p), 1 / p)
 
 
+def root_of_squares(*terms: Expr) -> Expr:
+    """Return (a^2 + b^2 + ...)^(1/2)."""
+    return _power(sum(_power(term, 2) for term in terms), sp.Rational(1, 2))
+
+
 def over(a: Expr, b: Expr) -> Expr:
     """Return a / b, of which b is a sum, as it stands: SymPy would ask of every part of it whether it is infinite."""
     return times(a, _power(b, -1))

@@ -176,8 +176,8 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 
 MAY_BE_ZERO = (
-    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "serial", "spill", "cached",
-    "hidden", "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
+    "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "serial", "row_serial",
+    "column_serial", "spill", "cached", "hidden", "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sim.costs.algebra import Expr, ceiling, maximum, minimum, over, p_norm, symbol, times
+from sim.costs.algebra import Expr, ceiling, maximum, minimum, over, p_norm, root_of_squares, symbol, times
 
 T = TypeVar("T")
 
@@ -159,15 +159,42 @@ def _uncached(size: Expr, p: Mapping[str, Expr]) -> Expr:
     return size * (1 - over(p["cached"], 1 + (size / p["b1"]) ** 2))
 
 
+BY_ROW = {
+    ("norm", "any"),
+    ("norm", "backward"),
+    ("embedding", "forward"),
+    ("embedding", "backward"),
+    ("residual", "backward"),
+}
+"""Kernels whose time depends on their rows beside what they move: a block works at each, or they are summed up."""
+
+
+def _in_turn(traffic: Expr, x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
+    """Return how long `traffic` seconds of it take whose rows wait for each other, and a row's elements too.
+
+    A norm's block works at one row (PyTorch, `layer_norm_kernel.cu`), and a multiprocessor holds so many blocks; sums
+    over rows go from row to row, the more of them side by side the more rows there are. What is the longest of these
+    hides most of the others.
+    """
+    if "rows" not in x:
+        return traffic
+    waiting = [p["row_serial"] * over(x["rows"], 1 + x["rows"] / p["serial_rows"])]
+    if "column_serial" in p:
+        waiting.append(p["column_serial"] * x["columns"])
+    return root_of_squares(traffic, *waiting)
+
+
 def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
-    return p["t0"] + maximum(0, _uncached(x["bytes"], p) / p["bandwidth"] - p["hidden"] * p["t0"])
+    traffic = _in_turn(_uncached(x["bytes"], p) / p["bandwidth"], x, p)
+    return p["t0"] + maximum(0, traffic - p["hidden"] * p["t0"])
 
 
 def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     columns = x["columns"]
     # A row that no longer fits what is near the arithmetic is read again; a steep step, from about 0.7 to 1.4 c1.
     again = 1 + p["spill"] * columns**8 / (columns**8 + p["c1"] ** 8)
-    return p["t0"] + again * _uncached(x["bytes"], p) / (p["bandwidth"] * _saturation(columns, p["c0"]))
+    traffic = again * _uncached(x["bytes"], p) / (p["bandwidth"] * _saturation(columns, p["c0"]))
+    return p["t0"] + _in_turn(traffic, x, p)
 
 
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
@@ -176,6 +203,8 @@ SERIAL = {"serial": 0.0, "serial_k": 1.0, "serial_hidden": 1.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
 ISSUED = {"hidden": 0.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
+ROWS = {"row_serial": 0.0, "serial_rows": 1e18}
+COLUMNS = {"column_serial": 0.0}
 TIMED_ALONE = ("boost", "throttled")
 """Terms of kernels that were timed alone. Boost: a step keeps the chip at the clock that its power allows all along, so
 that no product in it runs faster than the sustained rate. Throttled: what stands between the products of a step lets
@@ -192,8 +221,8 @@ FORMS = {
             WAVES | BOOST | SERIAL | NARROW,
         ),
         Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
-        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | ISSUED),
-        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE),
+        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | ISSUED | ROWS),
+        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE | ROWS | COLUMNS),
     )
 }
 """rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
@@ -203,10 +232,11 @@ one of products far smaller than boost_flop; throttled: share of the rate that p
 lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product
 of few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the
 traffic that rows much longer than c1 elements add. cached: share of the time that transfers far smaller than b1 bytes
-save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels. odd, even: times
-as long as narrow rows let a product compute; odd_t0, even_t0: seconds that it starts later (`NARROW`). few: times as
-long as others that a first convolution computes, padded, of which few_k0 elements of k reach half the rate; few_t0:
-seconds that it starts later (`few_channels`)."""
+save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels. row_serial:
+seconds of a row beside others, where they are far fewer than serial_rows; column_serial: of an element of the row that
+a block works at (`_in_turn`). odd, even: times as long as narrow rows let a product compute; odd_t0, even_t0: seconds
+that it starts later (`NARROW`). few: times as long as others that a first convolution computes, padded, of which few_k0
+elements of k reach half the rate; few_t0: seconds that it starts later (`few_channels`)."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {
@@ -277,7 +307,7 @@ def listening() -> Iterator[list[Call]]:
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
     heard = _heard.get()
     if heard is not None:
-        known = (*form_of(op, direction).inputs, *NARROW_ROWS, *FEW_INPUTS)
+        known = (*form_of(op, direction).inputs, "rows", *NARROW_ROWS, *FEW_INPUTS)
         heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}))
 
 

@@ -1,8 +1,8 @@
 """Which kernels a step really uses: their sizes, and the share of its compute time that each family takes.
 
 Nothing here is a second copy of a formula. The layers are asked once what kernels they call, and shares are
-sensitivities of the compiled stage model: every form is homogeneous, so that rates divided and the floor multiplied by
-1 + h makes the kernel's time 1 + h times as long.
+sensitivities of the compiled stage model: every form is homogeneous, so that rates divided and its seconds (the
+floor, and what waits in turn) multiplied by 1 + h makes the kernel's time 1 + h times as long.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ from sim.costs.layers.structure import Structure
 from sim.costs.stage import states
 
 STEP = 1e-4
+RATES = ("rate", "bandwidth")
+TIMES = ("t0", "odd_t0", "even_t0", "few_t0", "serial", "row_serial", "column_serial")
 Key = tuple[str, str]
 
 
@@ -90,11 +92,11 @@ def shares(model: Compiled, values: Mapping[str, Any], updates: float = 1) -> di
     """
     base, found = _busy_seconds(model, values, updates), {}
     for key in (*kernels.KERNELS, *kernels.FALLBACK):
-        names = kernels.form_of(*key).parameters
-        held = {n: kernels.parameter(*key, n) for n in ("rate", "bandwidth", "t0") if n in names}
+        names = kernels.form_of(*key).names
+        held = {n: kernels.parameter(*key, n) for n in (*RATES, *TIMES) if n in names}
         if not any(name in model.symbols for name in held.values()):
             continue
-        slower = {s: values[s] * (1 + STEP if n == "t0" else 1 / (1 + STEP)) for n, s in held.items()}
+        slower = {s: values[s] * (1 + STEP if n in TIMES else 1 / (1 + STEP)) for n, s in held.items()}
         found[key] = (_busy_seconds(model, {**values, **slower}, updates) / base - 1) / STEP
     return found
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from calibration import against
 from calibration.against import compare
 from calibration.cli import app
+from calibration.samples import Samples
 from calibration.store import SCHEMA
 from sim.catalog import folder
 from sim.costs.profile import load_profile
@@ -165,3 +166,15 @@ def test_what_it_cannot_compare_is_refused(tmp_path):
         compare(str(mine), [reference("collectives") / "allreduce_h100.csv"])
     with pytest.raises(InputError, match="trainsim validate"):
         compare("cpu", [reference("runs/ptdp_2104_04473.csv")])
+
+
+def test_samples_without_rows_are_left_aside_where_the_profile_asks_for_them():
+    profile, aside = load_profile("cpu"), {}
+    by_row = [
+        replace(m, parameters=m.parameters | {"row_serial": 1e-9}) if m.op == "norm" else m for m in profile.models
+    ]
+    x = {"bytes": np.array([1e6]), "columns": np.array([512.0])}
+    norms = Samples("d", "norm", "any", x, np.array([1e-3]), ("a",), "made up")
+    known = replace(norms, inputs=x | {"rows": np.array([488.0])})
+    (told,) = against._kernels(replace(profile, models=by_row), [norms, known], aside)
+    assert told.n == 1 and aside == {"norm any": "without rows, on which the profile's time depends"}

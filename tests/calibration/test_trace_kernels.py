@@ -44,6 +44,10 @@ def test_flop_of_all_products_are_six_times_weights_and_tokens(seen):
     assert sum(s.flop for s in seen if s.op == "gemm") == STEPS * 6 * weights * TOKENS
 
 
+def test_rows_of_a_norm_are_the_tokens(seen):
+    assert {s.shape["rows"] for s in of(seen, "norm", "any") + of(seen, "norm", "backward")} == {TOKENS}
+
+
 def test_attention_is_causal_and_backward_does_more(seen):
     forward, backward = of(seen, "attention", "forward"), of(seen, "attention", "backward")
     assert len(forward) == len(backward) == STEPS * L

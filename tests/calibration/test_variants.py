@@ -5,7 +5,9 @@ import pytest
 
 from calibration.fit import Free, fold_together, predict
 from calibration.samples import Samples
+from calibration.terms import base_term, measured_terms
 from calibration.variants import Term, choose, mean_error, together
+from sim.costs.profile import Fingerprint
 
 RATE, HALF = Free(1e14, 1e12, 1e16), Free(50.0, 1e-2, 1e4)
 FIXED = {"bandwidth": 1e12, "t0": 0.0, "p": 1.0, "m0": 0.0, "n0": 0.0, "k0": 0.0}
@@ -57,3 +59,19 @@ def test_a_family_has_one_fold_in_all_parts() -> None:
     parts = {d: made(d, 1e14) for d in ("forward", "dgrad")}
     folds = fold_together(parts)
     assert (folds["forward"] == folds["dgrad"]).all()
+
+
+def test_rows_of_a_gpus_kernels_are_found_to_wait_in_turn() -> None:
+    rng = np.random.default_rng(7)
+    rows, columns = (2.0 ** rng.integers(low, high, 40) for low, high in ((6, 15), (7, 15)))
+    x = {"bytes": 6 * rows * columns, "columns": columns, "rows": rows}
+    truth = {"bandwidth": 2e12, "t0": 3e-6, "c0": 0.0, "row_serial": 5e-9, "serial_rows": 1e4, "column_serial": 1.5e-9}
+    seconds = predict("row-wise", x, truth) * np.exp(rng.normal(0, 0.02, 40))
+    parts = {"backward": Samples("", "norm", "backward", x, seconds, tuple(map(str, range(40))), "made up")}
+    gpu, cpu = (Fingerprint(vendor="x", name="x", cores=132, threads=1, versions=of) for of in ({"cuda": "12"}, {}))
+    found = choose("row-wise", parts, base_term("row-wise", parts), measured_terms("row-wise", parts, gpu))
+    assert "row & rows & column" in found.terms and mean_error(found.fits, parts) < 3
+    told = found.fits["backward"].solution.parameters
+    assert told["row_serial"] == pytest.approx(5e-9, rel=0.1)
+    assert told["column_serial"] == pytest.approx(1.5e-9, rel=0.1)
+    assert not any("row" in t.name for group in measured_terms("row-wise", parts, cpu) for t in group)

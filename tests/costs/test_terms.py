@@ -6,6 +6,8 @@ import pytest
 from calibration.fit import predict
 from sim.costs import kernels
 from sim.costs.algebra import Interpreted, ceiling, compile_expressions, symbol
+from sim.costs.layers.ops import norm, residual
+from sim.costs.usage import RATES, TIMES
 
 GEMM = {"rate": 1e14, "bandwidth": 1e12, "t0": 0.0, "p": 1.0, "m0": 0.0, "n0": 0.0, "k0": 0.0}
 TILES = {"waves": 1.0, "tile_m": 128.0, "tile_n": 256.0, "units": 100.0}
@@ -66,6 +68,25 @@ def test_long_rows_are_read_again() -> None:
     assert predict("row-wise", x, rows) == pytest.approx([1e-3, 1.25e-3, 1.5e-3], rel=1e-6)
 
 
+def test_rows_wait_in_turn_where_they_are_known() -> None:
+    norm = {"bandwidth": 1e12, "t0": 1e-6, "c0": 0.0, "row_serial": 4e-9, "serial_rows": 3e3, "column_serial": 1e-9}
+    x = {"bytes": np.array([3e6, 1.0]), "columns": np.array([1.0, 16384.0]), "rows": np.array([1e3, 1.0])}
+    told = predict("row-wise", x, norm) - 1e-6
+    assert told == pytest.approx([np.hypot(3e-6, 3e-6), np.hypot(16.384e-6, 4e-9)], rel=1e-3)
+    without = {name: value for name, value in norm.items() if "serial" not in name}
+    unknown = {name: value for name, value in x.items() if name != "rows"}
+    for form in ("row-wise", "memory-bound"):
+        held = {name: value for name, value in without.items() if form == "row-wise" or name != "c0"}
+        assert (predict(form, x, held) == predict(form, unknown, held)).all()  # profiles without the terms: to the bit
+
+
+def test_layers_tell_the_rows_of_kernels_that_depend_on_them() -> None:
+    for op in (*norm("norm", 128 * symbol("tokens")), *residual("residual", 128 * symbol("tokens"), dropout=True)):
+        names = {s.name for s in op.seconds.free_symbols}
+        assert any(name.endswith("_row_serial") for name in names) == (op.name != "residual"), op.name
+        assert any(name.endswith("_column_serial") for name in names) == ("norm" in op.name), op.name
+
+
 def test_small_transfers_come_from_the_cache() -> None:
     held = {"bandwidth": 1e10, "t0": 0.0, "cached": 0.75, "b1": 1e6}
     found = predict("memory-bound", {"bytes": np.array([1e3, 1e9])}, held)
@@ -83,9 +104,10 @@ def test_every_form_is_homogeneous() -> None:
     """Rates halved and the floor doubled double the time: shares of a step rest on it."""
     rng = np.random.default_rng(0)
     for form in kernels.FORMS.values():
-        x = {name: 10 ** rng.uniform(2, 6, 20) for name in form.inputs}
+        x = {name: 10 ** rng.uniform(2, 6, 20) for name in {*form.inputs, "rows"}}
         p = form.complete({name: 10 ** rng.uniform(0, 0.8) for name in form.parameters})
-        slow = {n: v / 2 if n in ("rate", "bandwidth") else 2 * v if n == "t0" else v for n, v in p.items()}
+        p |= {name: 1e-4 for name in TIMES if name in p and name != "t0"}
+        slow = {n: v / 2 if n in RATES else 2 * v if n in TIMES else v for n, v in p.items()}
         assert predict(form.id, x, slow) == pytest.approx(2 * predict(form.id, x, p))
 
 

@@ -62,15 +62,16 @@ def embedding(structure: Structure) -> list[Op]:
         made = gemm("patches", patches, hidden / tp, symbol("patch_width"), plain=True)
         return [op for op in made if op.phase != "backward_input"]
     whole = both(structure)
-    rows = whole * hidden
-    whole_bytes = element_bytes * rows
+    elements = whole * hidden
+    whole_bytes = element_bytes * elements
     mask = outside(whole) * hidden * volume.dropout(element_bytes) if structure.dropout else 0
+    sizes = [volume.embedding(direction, element_bytes) * elements + mask for direction in kernels.BOTH]
     forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     normed = norm("embedding norm", outside(whole), structure.statistics == 1) if structure.embedding_norm else ()
     return [
-        moved("embedding", "forward", volume.embedding("forward", element_bytes) * rows + mask, *LOOKED_UP),
-        moved("embedding wgrad", "backward_weight", volume.embedding("backward", element_bytes) * rows + mask, *SUMMED),
+        moved("embedding", "forward", sizes[0], *LOOKED_UP, rows=whole),
+        moved("embedding wgrad", "backward_weight", sizes[1], *SUMMED, rows=whole),
         _summed("embedding wgrad sum", symbol("embedding_split"), element_bytes),
         *normed,
         Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),

@@ -144,14 +144,25 @@ def product(
     )
 
 
-def moved(name: str, phase: str, size: Expr, op: str = "elementwise", direction: str = "any", columns: Expr = 1) -> Op:
+def moved(
+    name: str,
+    phase: str,
+    size: Expr,
+    op: str = "elementwise",
+    direction: str = "any",
+    columns: Expr = 1,
+    rows: Expr | None = None,
+) -> Op:
     """Return a memory-bound operation that moves `size` bytes in rows of `columns` elements, timed as a kernel `op`.
 
-    torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic (`unfused`).
+    torch.compile fuses neighbours and leaves the share `unfused_compiled` of the traffic (`unfused`), and so many of
+    the `rows` (None: not known, or the kernel's time does not depend on them).
     """
     size = unfused(size)
     shape = {"bytes": size, "columns": columns}
     given = {n: shape[n] for n in kernels.form_of(op, direction).inputs}
+    if rows is not None and (op, direction) in kernels.BY_ROW:
+        given["rows"] = unfused(rows)
     time = symbol("memory_bound_slowdown") * kernels.seconds(op, direction, **given)
     return Op(name, phase, "compute", time, 0, size)
 
@@ -188,15 +199,15 @@ def norm(name: str, rows: Expr, root_mean_square: bool = False, columns: Expr = 
         parts = [volume.composite_norm(direction, element_bytes) for direction in kernels.BOTH]
         each = [one + symbol("composite_norm") * (many - one) for one, many in zip(each, parts, strict=True)]
     sizes = [one * rows * columns for one in each]
-    yield moved(name, "forward", sizes[0], "norm", columns=columns)
-    yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", columns)
+    yield moved(name, "forward", sizes[0], "norm", columns=columns, rows=rows)
+    yield moved(f"{name} dgrad", "backward_input", sizes[1], "norm", "backward", columns, rows)
 
 
 def residual(name: str, rows: Expr, dropout: bool) -> Iterator[Op]:
     """Yield bias + dropout + add."""
     sizes = [volume.residual(direction, element_bytes, dropout) * rows * hidden for direction in kernels.BOTH]
     yield moved(name, "forward", sizes[0], "residual", "forward")
-    yield moved(f"{name} dgrad", "backward_input", sizes[1], "residual", "backward")
+    yield moved(f"{name} dgrad", "backward_input", sizes[1], "residual", "backward", rows=rows)
 
 
 def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
