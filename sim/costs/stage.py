@@ -26,6 +26,7 @@ from sim.costs.layers.ops import (
     tp,
     tp_group,
 )
+from sim.costs.layers.power import throttled
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import COVERED, Cover, beside_a_step, beside_last, covers, ends_of_passes, in_turn, overlapped
 from sim.costs.pairs import pair_outputs
@@ -57,11 +58,6 @@ pp, overlap_dp = symbol("pp"), symbol("overlap_dp")
 
 PASSES = {"forward_compute": "forward", "input_compute": "backward_input", "weight_compute": "backward_weight"}
 
-POWER_SHARES = 0.62, 0.78
-"""Of a layer's compute, the share of products below which what stands between them lets a chip recover from those that
-draw more power than it bears, and above which nothing does: blocks and steps of hidden 2048 to 12288 on an H200, of
-which products took 0.52 to 0.87 (2026-11-26 and -29)."""
-
 
 def phases(ops: list[Op]) -> dict[str, Expr]:
     """Return the seconds of a set of operations by phase and kind."""
@@ -89,7 +85,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     ops, again = block(kind, index), recomputed(kind, index)
     times = phases(ops)
     times["recompute"] = memory.repeated * total(again, "seconds", "compute")
-    longer = _throttled(times, ops)
+    longer = throttled(ops, sum(times[name] for name in PASSES))
     for name, phase in {**PASSES, "recompute": "recompute"}.items():
         held = again if phase == "recompute" else ops
         products = total([op for op in held if op.product], "seconds", "compute", phase)
@@ -123,23 +119,6 @@ def _issued(beside: Expr, own: Expr, kernels_s: Expr) -> Expr:
     """Return what issuing a layer's kernels adds to them: what they do not hide, or on a host processor all of it."""
     on_host = symbol("on_host")
     return (1 - on_host) * maximum(0, beside - kernels_s) + on_host * own
-
-
-def _throttled(times: Mapping[str, Expr], ops: list[Op]) -> Expr:
-    """Return the share of their time by which a layer's products take longer under the power limit of the device.
-
-    As much as products of their size do that follow each other (`throttled` of `kernels.FORMS`), where they are nearly
-    all of the layer.
-    """
-    products = [op for op in ops if op.product]
-    forward = [op.flop for op in products if op.phase == "forward"]
-    size = sum(flop**2 for flop in forward) / maximum(1, sum(forward))
-    low, high = POWER_SHARES
-    share = total(products, "seconds", "compute") / maximum(1e-12, sum(times[name] for name in PASSES))
-    near = minimum(1, maximum(0, (share - low) / (high - low)))
-    throttled, flop = (symbol(kernels.parameter("gemm", "forward", name)) for name in ("throttled", "throttled_flop"))
-    lost = near * throttled * size / (size + flop)
-    return lost / (1 - lost)
 
 
 def _accumulated(index: int) -> Expr:

@@ -43,7 +43,10 @@ def test_the_profile_is_of_its_samples(tmp_path):
     made, shipped = build_profile(tmp_path), load_profile(NAME)
     assert (made.name, made.session) == (NAME, load_session(HERE).session)
     for one, other in zip(made.models, shipped.models, strict=True):
-        assert one.parameters == pytest.approx(other.parameters, rel=0.02), (one.op, one.direction)
+        assert (one.key, one.form, one.parameters.keys()) == (other.key, other.form, other.parameters.keys())
+        for share in (0, 0.5, 1):  # parameters that the samples hardly tell may differ a little more than times
+            sizes = {name: low ** (1 - share) * high**share for name, (low, high) in other.domain.items() if low > 0}
+            assert one.seconds(sizes) == pytest.approx(other.seconds(sizes), rel=0.02), one.name
 
 
 def test_kernels_are_as_well_known_as_is_told():

@@ -51,7 +51,7 @@ def test_fsdp2_shards_fp32_parameters():
     assert c["gathered_bytes_only"] == pytest.approx(2 * (2 * layer + root) + 2 * head)
 
 
-@pytest.mark.parametrize(("seq", "batch"), [(512, 1), (8_192, 2)])
+@pytest.mark.parametrize(("seq", "batch"), [(4_096, 1), (8_192, 2)])
 def test_fsdp2s_unreduced_gradients(seq, batch):
     """A layer's in 16 bit, and in fp32 those of the layer above it, whose activations are gone by then."""
     m = replace(models["llama3-8b"], seq=seq)

@@ -120,4 +120,4 @@ def test_a_tiny_model_is_bound_by_what_a_step_takes_at_least():
     tiny = Model(layers=2, hidden=64, heads=2, seq=64)
     found = elasticities(simulate(tiny, Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=1), Plan(global_batch=1)))
     assert [each.name for each in found[:2]] == ["step_overhead_s", "launch_s"]
-    assert sum(each.elasticity for each in found[:2]) > 0.95 and found[0].elasticity > 0.7
+    assert sum(each.elasticity for each in found[:2]) > 0.95 and found[0].elasticity > 0.65

@@ -128,7 +128,7 @@ def test_a_row_that_fails_says_why_and_is_tried_again(bench, quick, monkeypatch,
 
 
 def test_what_cannot_run_here_is_skipped_with_the_reason(bench, quick, monkeypatch, tmp_path):
-    monkeypatch.setattr(suite.shutil, "which", lambda name: None)
+    monkeypatch.setattr("calibration.execute.limits.shutil.which", lambda name: None)
     results, _ = run(request(tmp_path, "a3c"), bench, silent)
     assert [row.status for row in results.rows] == ["done", "done", "skipped"]
     assert results.rows[-1].reason == "torch.compile needs a C++ compiler; no g++ here"
