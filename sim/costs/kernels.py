@@ -208,7 +208,7 @@ COLUMNS = {"column_serial": 0.0}
 TIMED_ALONE = ("boost", "throttled")
 """Terms of kernels that were timed alone. Boost: a step keeps the chip at the clock that its power allows all along, so
 that no product in it runs faster than the sustained rate. Throttled: what stands between the products of a step lets
-the chip recover, as the steps of an H200 show."""
+the chip recover, as the steps of an H200 show, where a layer is not nearly all products (`layers.power`)."""
 
 FORMS = {
     form.id: form
