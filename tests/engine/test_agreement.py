@@ -129,7 +129,7 @@ def test_a_message_leaves_before_the_last_gradients_are_reduced(zero, change):
     schedule = "gpipe" if zero else "1f1b"
     given = Plan(**{"pp": 2, "global_batch": 16, "micro_batch": 2, "zero": zero, "schedule": schedule} | change)
     path, events = (simulate(SMALL, BETWEEN["l4"], given, engine) for engine in ("path", "events"))
-    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.016)
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.018)
 
 
 @pytest.mark.parametrize("moved", [Offload(activations=1.0), Offload(activations=1.0, weights=0.5)])

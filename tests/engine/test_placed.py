@@ -214,7 +214,7 @@ def test_what_a_fast_device_reduces_is_under_way_while_a_slow_one_computes(zero)
     groups = [{"device": device, "nodes": 1} for device in ("h100-pcie-80gb", "a100-sxm-80gb")]
     mixed = simulate(small, Cluster.of(groups=groups), own).step_time_s
     alone = [simulate(small, Cluster.of(g["device"], nodes=2), own).step_time_s for g in groups]
-    assert max(alone) * (1 - 1e-9) <= mixed <= 1.06 * max(alone)
+    assert max(alone) * (1 - 1e-8) <= mixed <= 1.06 * max(alone)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_noise_is_checked(gpt3, h100s, interleaved, noise, message):
 
 def test_a_step_beyond_the_clock_is_refused():
     model = Model(layers=200, hidden=200_000, heads=200, vocab=50_000, seq=8192)
-    with pytest.raises(InputError, match=r"step: got '1.81e\+09 s of operations'; allowed: at most 1e\+09 s"):
+    with pytest.raises(InputError, match=r"step: got '1.8e\+09 s of operations'; allowed: at most 1e\+09 s"):
         simulate(model, Cluster.of("l4", nodes=1, gpus_per_node=1), Plan(global_batch=20_000))
 
 

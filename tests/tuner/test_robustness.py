@@ -58,7 +58,8 @@ def test_errors_that_all_plans_share_drop_out():
 
 
 def test_the_spread_of_the_winner_is_what_runs_of_one_source_differ_by():
-    steps, seconds = ranked([plan.but(framework="torch") for plan in PLANS])
+    # Without checkpoints: what looks at each operation of a layer in Python may be slower than the device.
+    steps, seconds = ranked([plan.but(framework="torch", recompute="none") for plan in PLANS])
     level = steps[0].level
     between = np.sqrt(level.sigma_log**2 - level.source_sigma_log**2)
     found = robustness(steps, seconds, samples=200)
