@@ -78,6 +78,8 @@ def validate_command(
     else:
         _print_levels(levels)
         _print({named[file]: found for file, found in results.items()})
+    if (left := sum(len(found.skipped) for found in results.values())) == len(rows) > 0:
+        raise InputError("RUNS", f"{left} of {left} rows skipped", "at least one run that can be predicted")
 
 
 def _shown(bar: Progress, task: TaskID, done: int, of: int) -> None:

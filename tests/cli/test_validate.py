@@ -106,6 +106,13 @@ def test_the_table_for_people(validate, tmp_path) -> None:
     assert "1 x device: got 'abacus'" in out and "1 x use_for is blank" in out
 
 
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_where_no_run_can_be_predicted_it_says_why_and_fails(validate, tmp_path, option) -> None:
+    code, out, err = validate(write(tmp_path / "mine.csv", {"device": "abacus"}, {"device": "abacus"}), *option)
+    assert code == 2 and "device: got 'abacus'" in out
+    assert err.endswith("error: RUNS: got '2 of 2 rows skipped'; allowed: at least one run that can be predicted\n")
+
+
 def test_names_are_no_markup(validate, tmp_path) -> None:
     path = write(tmp_path / "runs[final]:x:.csv", {"source": "[/x]"})
     out = validate(path)[1]
