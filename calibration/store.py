@@ -123,7 +123,11 @@ def commit() -> str:
 
 
 class Store:
-    """The samples of a folder by case id; each write replaces the file as a whole."""
+    """The samples of a folder by case id; each write replaces the file as a whole.
+
+    A case may have been measured on several hosts (what they issue: `calibration.issue` takes the mean): the last
+    sample in the file is the one that may be replaced, the others stay.
+    """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
         """Take up what `folder` holds already.
@@ -138,6 +142,7 @@ class Store:
         if any(row["sentinel_ratio"] is None for row in held):
             raise InputError(str(self._path), "no sentinel_ratio", "samples of a session, each with its sentinel's")
         self.rows: dict[str, dict[str, Any]] = {row["id"]: row for row in held}
+        self._others = [row for row in held if self.rows[row["id"]] is not row]
 
     @property
     def flagged(self) -> int:
@@ -156,7 +161,7 @@ class Store:
 
     def write(self) -> None:
         """Write all samples, replacing the file in one step."""
-        write_atomically(self._path, parquet(list(self.rows.values())))
+        write_atomically(self._path, parquet([*self._others, *self.rows.values()]))
         self._written_s = self._now()
 
 

@@ -40,7 +40,7 @@ PRIORS: Mapping[str, Prior] = {
     "collective_slowdown": Prior(1.1, 0.25, "bus bandwidths of one device differ by a quarter between tables"),
     "inter_slowdown": Prior(1.3, 0.4, "rates are link rates; a shared fabric gives less"),
     "overlap_slowdown": Prior(0.2, 0.7, "contention benchmark: concurrent streams keep 70 - 95 % of their rate"),
-    "unfused_compiled": Prior(0.95, 0.10, "layers of GPT on an H200: 0 - 5 % slower compiled"),
+    "unfused_compiled": Prior(0.95, 0.10, "layers of GPT: 0 - 5 % slower compiled on an H200, 1 - 3 on a CPU"),
     "misaligned_slowdown": Prior(6.0, 0.5, "products off the tensor cores: ratio of peaks 4, and copies"),
     "low_precision_slowdown": Prior(1.0, 0.15, "ratios of measured peaks where known; casts are counted apart"),
     "host_s_per_launch": Prior(5e-6, 0.5, "launch floor of the profiles"),

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from calibration.store import SAMPLES, SCHEMA, SESSION, Skip, Store, commit, load_session, read_samples
+from calibration.store import SAMPLES, SCHEMA, SESSION, Skip, Store, commit, load_session, parquet, read_samples
 from sim.specs.fields import InputError
 from tests.calibration.fakes import session
 
@@ -53,6 +53,16 @@ def test_a_flagged_sample_is_replaced_by_a_better_one_only(tmp_path):
     assert (store.rows["a"]["t_s"], store.flagged) == (3.0, 1)
     store.add(row("a", t_s=1.0))
     assert (store.rows["a"]["t_s"], store.flagged) == (1.0, 0)
+
+
+def test_samples_of_a_case_on_several_hosts_stay(tmp_path):
+    held = [row("a", t_s=0.5), row("a", t_s=0.7), row("b")]
+    (tmp_path / SAMPLES).write_bytes(parquet(held))
+    store = Store(tmp_path)
+    assert len(store.rows) == 2
+    store.add(row("a", t_s=0.6))
+    store.write()
+    assert sorted(r["t_s"] for r in read_samples(tmp_path / SAMPLES) if r["id"] == "a") == [0.5, 0.6]
 
 
 def test_a_broken_write_leaves_the_old_file(tmp_path, monkeypatch):
