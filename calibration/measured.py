@@ -227,7 +227,7 @@ def fit_families(
         for directions in [t for t in (*together, *alone) if t]:
             told(f"{op} {' '.join(directions)} ({implementation})")
             made += _fitted({d: enough[d] for d in directions}, fingerprint, dtype, lost, terms)
-    return sorted(made, key=_rank)
+    return sorted(made, key=lambda family: _rank(family, fingerprint))
 
 
 def places(rows: Iterable[Row], dtype: str, narrow: bool = False) -> dict[tuple[str, str, str], list[Row]]:
@@ -289,9 +289,9 @@ def _sizes(row: Row) -> Mapping[str, float]:
     return product(row["direction"], shape) if row["op"] == "convolution" else shape
 
 
-def _rank(family: Family) -> tuple[str, str, int, str]:
+def _rank(family: Family, fingerprint: Fingerprint) -> tuple[str, str, int, str]:
     name = family.model.implementation
-    return family.model.op, family.model.direction, preference(name), name
+    return family.model.op, family.model.direction, preference(name, fingerprint), name
 
 
 def _fitted(

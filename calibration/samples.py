@@ -1,5 +1,6 @@
 """Measured seconds of kernels, as fits take them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.kernels import size_of
+from sim.costs.profile import Fingerprint
 
 Floats = NDArray[np.float64]
 
@@ -26,8 +28,24 @@ def fitted_as(op: str, implementation: str) -> str:
     return ANY if op in AS_ONE else implementation
 
 
-def preference(implementation: str) -> int:
+CUDNN_ATTENTION = re.compile(r"\b(H100|H200|H20|GH200|B200|B300|GB200|GB300)\b")
+"""Names of devices of compute capability 9.0, 10.0 and 10.3."""
+
+
+def takes_cudnn(fingerprint: Fingerprint) -> bool:
+    """Return whether PyTorch's `scaled_dot_product_attention` runs cuDNN's kernels: since 2.10 where cuDNN is newer
+    than 9.15 (its wheels' is since 2.11) on data-centre Hopper and Blackwell (PyTorch, `sdp_utils.cpp`,
+    `check_prefer_cudnn_attention`)."""
+    torch, cudnn = (fingerprint.versions.get(name, "") for name in ("torch", "cudnn"))
+    release = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    newer = cudnn.isdecimal() and int(cudnn) > 91_500
+    return release >= (2, 10) and newer and CUDNN_ATTENTION.search(fingerprint.name) is not None
+
+
+def preference(implementation: str, fingerprint: Fingerprint | None = None) -> int:
     """Return the place of an implementation among those that the simulator reads: the lower, the rather."""
+    if implementation == "cudnn" and fingerprint and takes_cudnn(fingerprint):
+        return -1
     return PREFERRED.index(implementation) if implementation in PREFERRED else len(PREFERRED)
 
 

@@ -31,6 +31,13 @@ SERIAL_TERM = Term(
     "serial",
     {"serial": Free(2e-9, 1e-11, 1e-7), "serial_k": Free(2.5e3, 64.0, 1e6), "serial_hidden": Free(0.1, 1e-3, 1.0)},
 )
+WRITTEN_TERM = Term("written", {"written": Free(0.3, 1e-3, 3.0)})
+COLD_TERM = Term("cold", {"cold": Free(7e-7, 1e-8, 1e-5), "cold_bytes": Free(5e5, 1e3, 1e8)})
+IN_TURN_TERM = Term("serial", {"serial": Free(2e-8, 1e-10, 1e-5)})
+PADDED_TERM = Term("padded", {"padded": Free(0.5, 0.01, 1.0)})
+ATTENDED_AT_ONCE = 128.0
+"""Queries of one block of a fused attention kernel (FlashAttention-2, arXiv 2307.08691, section 3.2)."""
+
 ROWS_TERM = Term("c0", {"c0": HALF_SIZE})
 SPILL_TERMS = [
     Term(f"spill from {start:g}", {"spill": Free(0.5, 0.01, 5.0), "c1": Free(start, 64.0, 1e6)})
@@ -67,13 +74,14 @@ def gemm_terms(units: float, gpu: bool = True, alone: bool = True) -> list[list[
     waves = wave_terms(units, TILES if gpu else CPU_TILES)
     clock = BOOST_TERM if alone else THROTTLED_TERM
     clocks = [clock, together(clock, SATURATION_TERM), together(clock, SATURATION_TERM, FLOOR_TERM)]
+    if alone or not gpu:
+        return [
+            [KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)],
+            [FLOOR_TERM],
+            clocks if gpu else [],
+        ]
     serial = [SERIAL_TERM, together(SERIAL_TERM, KNEE_TERM, SATURATION_TERM)]
-    return [
-        [KNEE_TERM, sizes, *(together(sizes, wave) for wave in waves)],
-        [] if alone or not gpu else serial,
-        [FLOOR_TERM],
-        clocks if gpu else [],
-    ]
+    return [[KNEE_TERM, sizes], serial, [WRITTEN_TERM], [COLD_TERM], waves, [FLOOR_TERM], clocks]
 
 
 def base_term(form: str, parts: Mapping[str, Samples]) -> Term:
@@ -113,9 +121,17 @@ def measured_terms(form: str, parts: Mapping[str, Samples], fingerprint: Fingerp
         return gemm_terms(float(max(1, fingerprint.cores if gpu else fingerprint.threads)), gpu, alone=False)
     if form == "attention-saturating":
         s0, r0 = Term("s0", {"s0": HALF_SIZE}), Term("r0", {"r0": ROWS})
+        d0 = Term("d0", {"d0": HALF_SIZE})
         several = all("head_dim" in s.inputs for s in parts.values())
-        return [[s0, r0, together(s0, r0)], [Term("d0", {"d0": HALF_SIZE})] if several else []]
+        one_wave = Term("one wave", {}, {"least": ATTENDED_AT_ONCE * float(fingerprint.cores)})
+        tail = together(s0, IN_TURN_TERM)
+        ways = [s0, r0, together(s0, r0), *([together(tail, one_wave), tail] if gpu else [])]
+        heads = [d0, *([PADDED_TERM, together(d0, PADDED_TERM)] if gpu else [])]
+        return [ways, heads if several else []]
     steps = [_inside(CACHE_TERM, "b1", "bytes", parts)]
+    if gpu:
+        cold = _inside(COLD_TERM, "cold_bytes", "bytes", parts)
+        steps += [cold, together(cold, *steps)]
     rows = [ROW_TERM, FEW_ROWS_TERM] if gpu and all("rows" in s.inputs for s in parts.values()) else []
     if form == "row-wise":
         in_turn = [COLUMN_TERM, *rows, *(together(term, COLUMN_TERM) for term in rows)] if rows else []

@@ -138,20 +138,33 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     slower, later = _narrow(x, p)
     # Short products end before the chip has slowed down to the clock that its power allows; long ones alone end later.
     sustained = 1 + (p["boost"] and p["boost"] * over(p["boost_flop"], flop + p["boost_flop"]))
-    sustained -= p["throttled"] and p["throttled"] * over(flop, flop + p["throttled_flop"])
+    sustained -= p["throttled"] and p["throttled"] * over(flop**2, flop**2 + p["throttled_flop"] ** 2)
     compute = slower * done / (p["rate"] * sustained)
-    size = gemm_bytes(m, n, k, batch, x.get("operand"), x.get("element", BYTES_16BIT))
+    element = x.get("element", BYTES_16BIT)
+    size = gemm_bytes(m, n, k, batch, x.get("operand"), element) + p["written"] * element * batch * m * n
     work = p_norm(compute, size / p["bandwidth"], p["p"])
     # Every result is summed up in turn, in several parts where k is large: few results have nothing to do meanwhile.
-    in_turn = p["serial"] * k / (1 + k / p["serial_k"])
-    return p["t0"] + later + maximum(work, in_turn + times(1 - p["serial_hidden"], work))
+    in_turn = p["serial"] * minimum(k, p["serial_k"])
+    return p["t0"] + _fetched(size, p) + later + maximum(work, in_turn + times(1 - p["serial_hidden"], work))
+
+
+def _fetched(size: Expr, p: Mapping[str, Expr]) -> Expr:
+    """Return by how much later a kernel ends of which not all lies in a cache: `size` is what it reads and writes."""
+    return p["cold"] * over(size**2, size**2 + p["cold_bytes"] ** 2)
+
+
+HEAD_TILE = 64
+"""Columns of a head that kernels of fused attention are made for multiples of (cuDNN, FlashAttention)."""
 
 
 def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     eta = _saturation(x["seq"], p["s0"]) * _saturation(x["rows"], p["r0"])
     if "head_dim" in x:  # narrow heads spend more of their time on the exponentials of the scores
-        eta = eta * _saturation(x["head_dim"], p["d0"])
-    return p["t0"] + x["flop"] / (p["rate"] * eta)
+        wide = x["head_dim"] / (HEAD_TILE * ceiling(x["head_dim"] / HEAD_TILE))
+        eta = eta * _saturation(x["head_dim"], p["d0"]) * (1 - p["padded"] * (1 - wide))
+    # Fewer rows than a wave of blocks has leave some of the chip idle; the last wave's blocks go on alone, key by key.
+    work = maximum(1, p["least"] / x["rows"]) * x["flop"] / (p["rate"] * eta)
+    return p["t0"] + p["serial"] * x["seq"] + work
 
 
 def _uncached(size: Expr, p: Mapping[str, Expr]) -> Expr:
@@ -186,7 +199,7 @@ def _in_turn(traffic: Expr, x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Exp
 
 def _memory_bound(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     traffic = _in_turn(_uncached(x["bytes"], p) / p["bandwidth"], x, p)
-    return p["t0"] + maximum(0, traffic - p["hidden"] * p["t0"])
+    return p["t0"] + _fetched(x["bytes"], p) + maximum(0, traffic - p["hidden"] * p["t0"])
 
 
 def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
@@ -194,12 +207,15 @@ def _row_wise(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     # A row that no longer fits what is near the arithmetic is read again; a steep step, from about 0.7 to 1.4 c1.
     again = 1 + p["spill"] * columns**8 / (columns**8 + p["c1"] ** 8)
     traffic = again * _uncached(x["bytes"], p) / (p["bandwidth"] * _saturation(columns, p["c0"]))
-    return p["t0"] + _in_turn(traffic, x, p)
+    return p["t0"] + _fetched(x["bytes"], p) + _in_turn(traffic, x, p)
 
 
 WAVES = {"waves": 0.0, "tile_m": 128.0, "tile_n": 128.0, "units": 1.0}
 BOOST = {"boost": 0.0, "boost_flop": 1.0, "throttled": 0.0, "throttled_flop": 1.0}
 SERIAL = {"serial": 0.0, "serial_k": 1.0, "serial_hidden": 1.0}
+WRITTEN = {"written": 0.0}
+COLD = {"cold": 0.0, "cold_bytes": 1.0}
+ATTENDED = {"d0": 0.0, "padded": 0.0, "serial": 0.0, "least": 0.0}
 SPILL = {"spill": 0.0, "c1": 1.0}
 ISSUED = {"hidden": 0.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
@@ -218,25 +234,35 @@ FORMS = {
             ("m", "n", "k", "batch"),
             ("rate", "bandwidth", "t0", "p", "m0", "n0", "k0"),
             _gemm,
-            WAVES | BOOST | SERIAL | NARROW,
+            WAVES | BOOST | SERIAL | WRITTEN | COLD | NARROW,
         ),
-        Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, {"d0": 0.0}),
-        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | ISSUED | ROWS),
-        Form("row-wise", ("bytes", "columns"), ("bandwidth", "t0", "c0"), _row_wise, SPILL | CACHE | ROWS | COLUMNS),
+        Form("attention-saturating", ("flop", "seq", "rows"), ("rate", "t0", "s0", "r0"), _attention, ATTENDED),
+        Form("memory-bound", ("bytes",), ("bandwidth", "t0"), _memory_bound, CACHE | COLD | ISSUED | ROWS),
+        Form(
+            "row-wise",
+            ("bytes", "columns"),
+            ("bandwidth", "t0", "c0"),
+            _row_wise,
+            SPILL | CACHE | COLD | ROWS | COLUMNS,
+        ),
     )
 }
-"""rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee.
-m0, n0, k0, s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that
-whole waves of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained
-one of products far smaller than boost_flop; throttled: share of the rate that products far larger than throttled_flop
-lose, which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product
-of few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work. spill: share of the
-traffic that rows much longer than c1 elements add. cached: share of the time that transfers far smaller than b1 bytes
-save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many kernels. row_serial:
-seconds of a row beside others, where they are far fewer than serial_rows; column_serial: of an element of the row that
-a block works at (`_in_turn`). odd, even: times as long as narrow rows let a product compute; odd_t0, even_t0: seconds
-that it starts later (`NARROW`). few: times as long as others that a first convolution computes, padded, of which few_k0
-elements of k reach half the rate; few_t0: seconds that it starts later (`few_channels`)."""
+"""rate: asymptotic FLOP/s. bandwidth: bytes/s. t0: launch floor in s. p: sharpness of the roofline's knee. m0, n0, k0,
+s0, r0, c0, d0: sizes at which half the rate is reached (0 = no penalty). waves: share of the work that whole waves
+of tile_m x tile_n results on `units` multiprocessors or cores add. boost: relative rate above the sustained one of
+products far smaller than boost_flop; throttled: share of the rate that products far larger than throttled_flop lose,
+which alone draw all power for longer than a chip bears it. serial: seconds of an element of k by which a product of
+few results takes longer, at most serial * serial_k, less `serial_hidden` of all other work; of fused attention,
+seconds of a key by which it takes longer. written: by how much more a result's byte costs than an operand's. cold:
+seconds that kernels of far more than cold_bytes wait for memory, which others find in a cache. least: rows of one
+wave of blocks. padded: share of what a head lacks to a multiple of HEAD_TILE columns that is computed all the same.
+spill: share of the traffic that rows much longer than c1 elements add. cached: share of the time that transfers far
+smaller than b1 bytes save. hidden: share of the floor in which bytes move already, 1 where it is the issue of many
+kernels. row_serial: seconds of a row beside others, where they are far fewer than serial_rows; column_serial: of an
+element of the row that a block works at (`_in_turn`). odd, even: times as long as narrow rows let a product compute;
+odd_t0, even_t0: seconds that it starts later (`NARROW`). few: times as long as others that a first convolution
+computes, padded, of which few_k0 elements of k reach half the rate; few_t0: seconds that it starts later
+(`few_channels`)."""
 
 BOTH = ("forward", "backward")
 KERNELS: dict[tuple[str, str], str] = {

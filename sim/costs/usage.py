@@ -21,7 +21,7 @@ from sim.costs.stage import states
 
 STEP = 1e-4
 RATES = ("rate", "bandwidth")
-TIMES = ("t0", "odd_t0", "even_t0", "few_t0", "serial", "row_serial", "column_serial")
+TIMES = ("t0", "odd_t0", "even_t0", "few_t0", "cold", "serial", "row_serial", "column_serial")
 Key = tuple[str, str]
 
 

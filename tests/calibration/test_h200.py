@@ -54,8 +54,11 @@ def test_kernels_are_as_well_known_as_is_told():
     held = {(f["op"], f["direction"], f["implementation"]): f for f in told["families"]}
     products = [f for (op, _, how), f in held.items() if (op, how) == ("gemm", "matmul")]
     assert len(products) == 3 and all(f["n"] > 200 for f in products)
-    assert mean(f["median"] for f in products) < 5 and max(f["mape"] for f in products) < 7
-    assert max(f["p90"] for f in products) < 15
+    assert mean(f["median"] for f in products) < 4 and max(f["mape"] for f in products) < 5.5
+    assert max(f["p90"] for f in products) < 11
+    attention = [f for (op, _, how), f in held.items() if op == "attention" and how in ("cudnn", "flash")]
+    assert len(attention) == 4 and mean(f["mape"] for f in attention) < 5
+    assert held["elementwise", "any", "any"]["mape"] < 4
     convolutions = [f for (op, *_), f in held.items() if op == "convolution"]
     assert mean(f["mape"] for f in convolutions) < 15
     for op in ("gelu", "swiglu"):
@@ -69,12 +72,18 @@ def test_products_beyond_those_fitted_are_known_too():
     assert max(m.held_out["larger"].mape for m in models) < 3
 
 
+def test_attention_is_that_which_pytorch_takes():
+    """By FlashAttention-2's kernels, which it took before 2.11, these steps would be 5.3 % off."""
+    found = {m.direction: m.implementation for m in reversed(load_profile(NAME).models) if m.op == "attention"}
+    assert found == {"forward": "cudnn", "backward": "cudnn"}
+
+
 @pytest.mark.slow
 def test_blocks_and_steps_that_no_fit_has_seen(whole):
-    """Large ones lose what products that follow each other do: else those of 8192 and more are 11 % too fast."""
+    """Large ones lose what products that follow each other do: else those of 8192 and more are 9 % too fast."""
     flash = [w for w in whole if "flash" in w.name]
     steps = [abs(w.error) for w in flash if w.name.startswith("step")]
-    assert len(steps) == 6 and mean(steps) < 0.04
+    assert len(steps) == 6 and mean(steps) < 0.03 and max(steps) < 0.055
     large = [abs(w.error) for w in flash if w.name.startswith(("block h8192", "block h12288"))]
     assert len(large) == 2 and max(large) < 0.03
     assert len(whole) == 17 and mean(abs(w.error) for w in whole) < 0.08
@@ -109,7 +118,7 @@ def test_plans_that_wait_for_their_host_differ_between_machines():
     assert median(spread[name] for name in spread if not any(w in name for w in waits)) < 0.05
 
 
-WAITING = ("h512", "h1280", "full recompute", "activations offload")
+WAITING = ("h512", "h1280", "h1024 s1024 b8 l4 v32000", "h768", "full recompute", "activations offload")
 """Steps that were measured to wait for more than is told: their host (that machine's took up to 1.5 times as long as
 another's), or copies beside a backward."""
 
@@ -122,7 +131,7 @@ def test_steps_and_peaks_of_memory_are_the_executed_ones(case, monkeypatch):
         pytest.approx(row["peak_memory_bytes"][0], rel=9e-3 if "h8192" in case.name else 2e-3),
     )
     error = told.step_time_s / row["step_time_s"] - 1
-    assert -0.31 < error < 0 if any(w in case.name for w in WAITING) else abs(error) < 0.09
+    assert -0.31 < error < 0.01 if any(w in case.name for w in WAITING) else abs(error) < 0.055
 
 
 def test_the_recorded_allocator_is_replayed_to_the_byte(tmp_path):
@@ -183,7 +192,7 @@ def test_products_of_experts_are_told_like_batched_ones():
     sizes = {n: np.array([float(row[n]) for row in rows]) for n in ("m", "n", "k", "experts")}
     sizes = sizes | {"batch": sizes.pop("experts"), "element": np.full(len(rows), 2.0)}
     errors = predict_kernel("gemm-pnorm", sizes, model.parameters) / [row["seconds"] for row in rows] - 1
-    assert len(rows) == 18 and np.median(abs(errors)) < 0.08
+    assert len(rows) == 18 and np.median(abs(errors)) < 0.1
     assert min(errors) > -0.32 and max(errors) < 0.1  # the fewer tokens an expert has, the more is left out
 
 

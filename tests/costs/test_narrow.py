@@ -52,7 +52,7 @@ def test_each_rank_has_rows_of_its_own_part():
 
 
 def test_a_traced_product_is_known_by_its_sizes():
-    """3.3 and 6.4 times as long, where nothing else is in the way; what comes in samples lies in no row."""
+    """3.6 and 6.7 times as long, where nothing else is in the way; what comes in samples lies in no row."""
 
     def seconds(n: int, k: int, rows: int = 8192) -> float:
         made = one([kernel(m=(0, rows), n=(n, 0), k=(k, 0), batch=(1, 0), count=1)])
@@ -61,14 +61,14 @@ def test_a_traced_product_is_known_by_its_sizes():
         return values["forward_compute"].item()
 
     plain = seconds(8192, 8192)
-    assert seconds(8194, 8192) / plain == pytest.approx(3.3, rel=0.05)
-    assert seconds(8192, 8191) / plain == pytest.approx(6.4, rel=0.05)
+    assert seconds(8194, 8192) / plain == pytest.approx(3.6, rel=0.05)
+    assert seconds(8192, 8191) / plain == pytest.approx(6.7, rel=0.05)
     assert seconds(8192, 8192, rows=8191) == pytest.approx(plain, rel=0.02)
 
 
 def test_what_rows_cost_is_told_and_where_nobody_knows_it():
     known, unknown = ([x for x in step(50257, on).assumptions if "no multiple of 16" in x] for on in (H200, A100))
-    assert "take longer for it, up to 6.3 times: a size padded to a multiple of 8 would not" in known[0]
+    assert "take longer for it, up to 6.7 times: a size padded to a multiple of 8 would not" in known[0]
     assert "count like others" in unknown[0]
     assert [line.split(",")[0] for line in known + unknown] == ["products with rows of 50257 elements"] * 2
     assert step(50257, A100).step_time_s == pytest.approx(step(50304, A100).step_time_s, rel=1e-3)

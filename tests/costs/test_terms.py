@@ -48,11 +48,44 @@ SERIAL = {"serial": 2e-9, "serial_k": 2e3, "serial_hidden": 0.1}
 
 
 def test_few_results_are_summed_up_in_turn_and_many_meanwhile() -> None:
-    for k, longer in ((20.0, 2e-9 * 20 / 1.01), (2e3, 2e-6), (2e6, 4e-6 / 1.001)):
+    for k, longer in ((20.0, 4e-8), (2e3, 4e-6), (2e6, 4e-6)):
         plain, slower = (predict("gemm-pnorm", products(1, 1, k), GEMM | more)[0] for more in ({}, SERIAL))
         assert slower - plain == pytest.approx(longer - 0.1 * (plain - GEMM["t0"]), rel=1e-6)
     x = products(8192, 8192, 8192)
     assert predict("gemm-pnorm", x, GEMM | SERIAL) == pytest.approx(predict("gemm-pnorm", x, GEMM))
+
+
+def test_bytes_of_results_may_cost_more_than_those_of_operands() -> None:
+    x = products(1e4, 1e4, 1.0)
+    moved = 2 * (2e4 + 1e8 * np.array([1.0, 1.3])) / 1e12
+    slow = {"rate": 1e30, "t0": 0.0}
+    told = [predict("gemm-pnorm", x, GEMM | slow | {"written": more})[0] for more in (0.0, 0.3)]
+    assert told == pytest.approx(moved, rel=1e-9)
+
+
+@pytest.mark.parametrize("form", ["gemm-pnorm", "memory-bound", "row-wise"])
+def test_what_is_not_in_a_cache_comes_later(form: str) -> None:
+    held = (
+        GEMM if form == "gemm-pnorm" else {"bandwidth": 1e12, "t0": 0.0} | ({"c0": 0.0} if form == "row-wise" else {})
+    )
+    for size, later in ((1e3, 0.0), (1e6, 5e-7), (1e9, 1e-6)):
+        x = products(size / 4, 1, 1) | {"bytes": np.array([size]), "columns": np.ones(1)}
+        x["bytes"] = np.array([2 * (size / 4 + 1 + size / 4)]) if form == "gemm-pnorm" else x["bytes"]
+        plain, cold = (predict(form, x, held | more)[0] for more in ({}, {"cold": 1e-6, "cold_bytes": 1e6}))
+        assert cold - plain == pytest.approx(later, abs=2e-12)
+
+
+def test_fused_attention_goes_on_key_by_key_and_needs_a_wave_of_blocks() -> None:
+    held = {"rate": 1e14, "t0": 1e-6, "s0": 0.0, "r0": 0.0}
+    x = {"flop": np.full(2, 1e10), "seq": np.full(2, 1e3), "rows": np.array([1e3, 1e5])}
+    assert predict("attention-saturating", x, held | {"serial": 1e-8}) == pytest.approx(1e-6 + 1e-5 + 1e-4)
+    assert predict("attention-saturating", x, held | {"least": 4e3}) == pytest.approx([1e-6 + 4e-4, 1e-6 + 1e-4])
+
+
+def test_heads_may_be_padded() -> None:
+    x = {"flop": np.full(2, 1e10), "seq": np.full(2, 1e3), "rows": np.full(2, 1e5), "head_dim": np.array([64.0, 96.0])}
+    held = {"rate": 1e14, "t0": 0.0, "s0": 0.0, "r0": 0.0, "padded": 1.0}
+    assert predict("attention-saturating", x, held) == pytest.approx([1e-4, 1e-4 * 128 / 96])
 
 
 def test_a_step_knows_no_boost() -> None:

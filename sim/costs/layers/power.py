@@ -6,24 +6,20 @@ from sim.costs import kernels
 from sim.costs.algebra import Expr, maximum, minimum, symbol
 from sim.costs.layers.ops import Op, total
 
-POWER_SHARES = 0.62, 0.78
-"""Of a layer's compute, the share of products below which what stands between them lets a chip recover from those that
-draw more power than it bears, and above which nothing does: blocks and steps of hidden 2048 to 12288 on an H200, of
-which products took 0.52 to 0.87 (2026-11-26 and -29)."""
+POWER_SHARE = 2 / 3
+"""Of a layer's compute, the share of products from which it draws more power than a device bears; products alone lose
+all that `throttled` says. By blocks and steps of hidden 1536 to 12288 on H200s, of which products took 0.64 to 0.94
+(2026-11-26 and -29)."""
 
 
 def throttled(ops: Sequence[Op], compute_s: Expr) -> Expr:
     """Return the share of their time by which a layer's products take longer under the power limit of the device.
 
-    As much as products of their size do that follow each other (`throttled` of `kernels.FORMS`), where they are nearly
-    all of the layer. compute_s: of all its `ops`.
+    As much as large products do that follow each other (`throttled` of `kernels.FORMS`), as far as the layer is nothing
+    else. compute_s: of all its `ops`.
     """
     products = [op for op in ops if op.product]
-    forward = [op.flop for op in products if op.phase == "forward"]
-    size = sum(flop**2 for flop in forward) / maximum(1, sum(forward))
-    low, high = POWER_SHARES
     share = total(products, "seconds", "compute") / maximum(1e-12, compute_s)
-    near = minimum(1, maximum(0, (share - low) / (high - low)))
-    most, flop = (symbol(kernels.parameter("gemm", "forward", name)) for name in ("throttled", "throttled_flop"))
-    lost = near * most * size / (size + flop)
+    above = minimum(1, maximum(0, (share - POWER_SHARE) / (1 - POWER_SHARE)))
+    lost = above * symbol(kernels.parameter("gemm", "forward", "throttled"))
     return lost / (1 - lost)
