@@ -59,7 +59,8 @@ class Layer:
         self.made: dict[int, Kept] = {}
         self.held: list[weakref.ref[Kept]] = []
         self.here = True
-        self.copies: list[Any] = []
+        self.leaving: list[Any] = []
+        self.coming: list[Any] = []
         self.home: set[int] = set()
 
     def pack(self, tensor: Tensor) -> Tensor | Packed:
@@ -81,7 +82,8 @@ class Layer:
         for layer in (self, self.before):
             if layer is not None and not layer.here:
                 layer.fetch()
-        self.memory.wait(self.copies)
+        # What has not been dropped is read where it is: its copy to the host reads it too, and nobody that.
+        self.memory.wait(self.coming)
         if packed.kept.device is None:
             raise RuntimeError("a saved tensor is not on the device")
         made = torch.empty(0, dtype=packed.dtype, device=self.memory.device)
@@ -90,7 +92,7 @@ class Layer:
 
     def leave(self) -> None:
         """Begin to copy all that was saved; autograd alone keeps it from now on."""
-        with self.memory.copying("out") as self.copies:
+        with self.memory.copying("out") as self.leaving:
             for kept in self.made.values():
                 kept.leave(self.memory)
         self.held = [weakref.ref(kept) for kept in self.made.values()]
@@ -99,7 +101,7 @@ class Layer:
 
     def drop(self) -> None:
         """Give up what is on the device, when it has been copied."""
-        self.memory.wait(self.copies)
+        self.memory.wait(self.leaving)
         self.here = False
         for kept in self._alive():
             kept.device = None
@@ -110,7 +112,7 @@ class Layer:
         held = list(self._alive())
         sizes = [0 if k.host is None else k.host.numel() for k in held]
         room = [torch.empty(size, dtype=torch.uint8, device=self.memory.device) for size in sizes]
-        with self.memory.copying("in") as self.copies:
+        with self.memory.copying("in") as self.coming:
             for kept, device in zip(held, room, strict=True):
                 kept.fetch(device)
 

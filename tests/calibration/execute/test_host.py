@@ -1,5 +1,6 @@
 """What host memory keeps: how much, for how long, and that nothing else changes."""
 
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -61,3 +62,32 @@ def test_activations_come_back_for_the_backward_and_leave_nothing_behind(recompu
     assert states == pytest.approx(8 * SMALL.parameters / 2, abs=8)
     assert trainer.gradient_error() < 1e-5
     assert trainer.host.live_bytes == states < trainer.host.peak_bytes
+
+
+class Waits(HostMemory):
+    """Host memory that notes which copies compute waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.waited: list[str] = []
+
+    @contextmanager
+    def copying(self, way):
+        yield [way]
+
+    def wait(self, done):
+        self.waited += done
+
+
+def test_a_backward_waits_for_what_comes_back_and_not_for_what_still_leaves():
+    memory = Waits()
+    mover, x = Mover(memory, 1.0), torch.ones(4, 4, requires_grad=True)
+    layers = [torch.nn.Linear(4, 4) for _ in range(4)]
+    before = None
+    for number, layer in enumerate(layers):
+        with mover.layer(layer, number, before, None) as before:
+            x = layer(x).relu()
+    assert memory.waited == ["out"] * 2  # the first two leave before the third and the fourth run
+    x.sum().backward()
+    assert set(memory.waited[2:]) == {"in"}
+    assert all(layer.weight.grad is not None for layer in layers)
