@@ -409,10 +409,11 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
         "backward_spared": moved["backward_spared"],
     }
     for end in ("embedding_", "head_"):
+        more = moved[f"{end}backward_offload"]
         out |= {
             f"{end}aside": moved[f"{end}forward_aside"] + moved[f"{end}backward_aside"],
             f"{end}forward_offload": moved[f"{end}forward_offload"],
-            f"{end}backward_offload": 0 if splits else moved[f"{end}backward_offload"],
+            f"{end}backward_offload": minimum(0, more) if joins else 0 if splits else more,  # more of whole ones only
         }
     for end in PLACES:
         room = moved["staged_bytes"]
