@@ -177,8 +177,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
 
     def work(t: Times, place: str) -> Expr:
         extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
-        # What only the rank itself waits for may pass while it has nothing else to do.
-        return m * (chunks * (t.chunk - (0 if endless else own_ends(e))) + extras[place])
+        return m * (chunks * t.chunk + extras[place])
 
     places = ("only", "middle") if kind.pipeline.placement == "v" else ("first", "middle", "last")
     passes, whole, peaks = [], [], []
