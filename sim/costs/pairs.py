@@ -6,7 +6,7 @@ layer is computed and what came before it is sent, and runs beside the compute o
 the same run (`sim.engine.lower`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from sim.costs.algebra import (
     minimum,
     symbol,
 )
+from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.overlap import slowdowns
 
 
@@ -68,6 +69,32 @@ def hidden_in(first: Half, second: Half, compute_slowed: Expr, inner_slowed: Exp
         sent + most_after * sent_after,
     )
     return beside * (1 / compute + 1 / inner - 1)
+
+
+_ENDS = ("embedding_", "head_")
+_INNER = {phase: tuple(f"{phase}_{x}" for x in COMMUNICATION) for phase in ("forward", "input")}
+_COMPUTED = {
+    "forward": ("forward_compute", "forward_host"),
+    "input": ("input_compute", "weight_compute", "recompute", "backward_host"),
+}
+"""Costs of the halves of a fused pair: the collectives that a forward or a backward waits for; what it computes."""
+
+
+def computed(e: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return costs without the collectives that passes wait for."""
+    return dict(e) | {f"{end}{name}": 0 for end in ("", *_ENDS) for names in _INNER.values() for name in names}
+
+
+def most_hidden(e: Mapping[str, Expr], place: str) -> Expr:
+    """Return at least what a fused pair hides on a rank with these ends, as if either half had all that they add."""
+
+    def over(names: Sequence[str]) -> Expr:
+        ends = () if place == "middle" else _ENDS
+        more = (maximum(0, sum(e.get(f"{end}{name}", 0) for name in names)) for end in ends)
+        return sum(e[name] for name in names) + sum(more)
+
+    halves = (Half(over(_COMPUTED[phase]), over(_INNER[phase]), e["layers"]) for phase in _INNER)
+    return hidden_in(*halves, *(e[name] for name in SLOWED))
 
 
 def _expressions() -> dict[str, Expr]:

@@ -1,6 +1,6 @@
 """A training step in closed form: the estimate that scores millions of plans, and a bound that no plan beats."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,8 +9,9 @@ from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, mini
 from sim.costs.collectives import mean_over_last
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
-from sim.costs.pairs import SLOWED, Half, hidden_in
+from sim.costs.pairs import computed, most_hidden
 from sim.engine.assembly import HELD
+from sim.engine.ramps import Ways
 from sim.schedules import CLOSED, SCHEDULES, Times
 
 PLACES = ("first", "middle", "last", "only")
@@ -165,36 +166,41 @@ def _forms(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
 def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     """Return bounds for the closed forms of a schedule that has none: near enough to choose what the engine shall run.
 
-    Every rank has its work and its updates to do. Without flush (PipeDream, 2BW: a step is a part of the steady state)
-    1F1B's cycles take as long as ever; with it one microbatch goes through all chunks and back to the first rank. Of a
-    schedule that flushes, a rank keeps `chunks_alive` chunks, a number that only its order tells. Fused pairs may hide
-    all collectives inside passes where chunks differ; where they are equal, a rank's own pairs say what they hide.
+    Every rank has its work and its updates to do, and the first waits as its order says (`ramps`, `chunks_alive`).
+    Without flush (PipeDream, 2BW: a step is a part of the steady state) 1F1B's cycles take as long as ever. Fused pairs
+    may hide all collectives inside passes where chunks differ; else a rank's own pairs say what they hide.
     """
     kind, t = SCHEDULES[schedule], _least(_times(e), e)
     pp, m, chunks, endless = symbol("pp"), symbol("microbatches"), symbol("virtual_stages"), kind.asynchronous
     most = kind.most_pairs(pp, m)
-    bare = t if most == 0 else _least(_times(_computed(e)), e)
+    bare = t if most == 0 else _least(_times(computed(e)), e)
 
     def work(t: Times, place: str) -> Expr:
         extras = {"first": t.embedding, "middle": 0, "last": t.head, "only": t.embedding + t.head}
         return m * (chunks * t.chunk + extras[place])
 
-    places = ("only", "middle") if kind.pipeline.placement == "v" else ("first", "middle", "last")
+    v_shaped = kind.pipeline.placement == "v"
+    places = ("only", "middle") if v_shaped else ("first", "middle", "last")
     passes, whole, peaks = [], [], []
     for place in places:
         there = minimum(1, pp - 2) if place == "middle" else 1
-        hidden = 0 if most == 0 else most * maximum(0, _hidden(e, place))
+        hidden = 0 if most == 0 else most * maximum(0, most_hidden(e, place))
         tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
         update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
         passes.append(there * work(bare, place))
         whole.append(there * (work(t, place) - hidden + (m if kind.pipeline.updates == "microbatch" else 1) * update))
+        if place == places[0] and not endless and kind.copies == 1:
+            least, way = Ways(bare, e, v_shaped), Ways(t, e, v_shaped)
+            passes += [passes[0] + least.idle(), least.through_last()]
+            whole += [whole[0] + way.idle(), way.through_last() - hidden + update]
         peaks.append(_endless_peak(e, schedule, place) if endless else _open_peak(e, place))
     if endless:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
         pair = t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send - t.longer
         ways = [m * loop / pp, m * pair]
     else:
-        ends = bare.embedding_through + bare.head_through
+        # From the last rank to the first, if chunks go on there, messages may be short.
+        ends = bare.embedding_through + bare.head_through - (0 if v_shaped else (chunks - 1) * own_ends(e))
         ways = [pp * chunks * bare.through + ends + 2 * chunks * (pp - 1) * t.send]
     rounding = 2e-9 * (chunks * (m + pp) + 1)
     least = maximum(*whole, *ways) - rounding
@@ -205,32 +211,6 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         "busy_s": _busy(bare, e) - rounding,
         "peak_memory_bytes": maximum(*(peak for peak, place in zip(peaks, places, strict=True) if place != "middle")),
     }
-
-
-_ENDS = ("embedding_", "head_")
-_INNER = {phase: tuple(f"{phase}_{x}" for x in COMMUNICATION) for phase in ("forward", "input")}
-_COMPUTED = {
-    "forward": ("forward_compute", "forward_host"),
-    "input": ("input_compute", "weight_compute", "recompute", "backward_host"),
-}
-"""Costs of the halves of a fused pair: the collectives that a forward or a backward waits for; what it computes."""
-
-
-def _computed(e: Mapping[str, Expr]) -> dict[str, Expr]:
-    """Return costs without the collectives that passes wait for."""
-    return dict(e) | {f"{end}{name}": 0 for end in ("", *_ENDS) for names in _INNER.values() for name in names}
-
-
-def _hidden(e: Mapping[str, Expr], place: str) -> Expr:
-    """Return at least what a fused pair hides on a rank with these ends, as if either half had all that they add."""
-
-    def over(names: Sequence[str]) -> Expr:
-        ends = () if place == "middle" else _ENDS
-        more = (maximum(0, sum(e.get(f"{end}{name}", 0) for name in names)) for end in ends)
-        return sum(e[name] for name in names) + sum(more)
-
-    halves = (Half(over(_COMPUTED[phase]), over(_INNER[phase]), e["layers"]) for phase in _INNER)
-    return hidden_in(*halves, *(e[name] for name in SLOWED))
 
 
 def _busy(t: Times, e: Mapping[str, Expr]) -> Expr:

@@ -18,8 +18,10 @@ from sim.costs.mesh import Mesh, group_values
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
+from sim.engine.ramps import RAMP, Ramp
 from sim.engine.step import most_allocated
 from sim.schedules import CLOSED, Shape, build
+from sim.schedules.base import torch_group
 from sim.specs import Cluster, Model, Offload, Plan
 from sim.specs.pipelines import PIPELINES
 from sim.tuner.grids import distinct, evaluated
@@ -253,7 +255,8 @@ def _columns(members: Sequence[Part]) -> dict[str, Any]:
     }
     every = row_values(columns, shape, members[0][0].kept, len(members[0][0].model.blocks))
     every |= _contention(members, every)
-    every["chunks_alive"] = np.concatenate([_alive(space, rows) for space, _, rows in members])
+    counted = np.concatenate([_of_orders(space, rows) for space, _, rows in members])
+    every |= dict(zip(("chunks_alive", *RAMP), counted.T, strict=True))
     return every | inputs.rank_values(every)
 
 
@@ -283,20 +286,23 @@ def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[st
     return {k: v if v.any() else 0.0 for k, v in columns.items()}
 
 
-def _alive(space: Space, rows: NDArray[np.int64]) -> Floats:
-    """Return the chunks that the first rank keeps at most, where no closed form says it; else 0."""
+def _of_orders(space: Space, rows: NDArray[np.int64]) -> Floats:
+    """Return, per row, the chunks that the first rank keeps at most and its `Ramp`, where no closed form says it; else
+    zeros."""
     name = ORDERS[space.rows["schedule"][rows[0]]]
     if name == "none" or name in CLOSED or PIPELINES[name].asynchronous:
-        return np.zeros(len(rows))
+        return np.zeros((len(rows), 1 + len(RAMP)))
     each = np.stack([space.rows[n][rows] for n in ("pp", "microbatches", "virtual_stages")], axis=1)
     sizes, where = np.unique(each, axis=0, return_inverse=True)
-    return np.array([_alive_in(name, *size) for size in sizes.tolist()], dtype=float)[where.ravel()]
+    return np.array([_of_order(name, *size) for size in sizes.tolist()], dtype=float)[where.ravel()]
 
 
 @lru_cache(maxsize=4_096)
-def _alive_in(name: str, ranks: int, microbatches: int, chunks: int) -> int:
-    enough = min(microbatches, 4 * ranks)  # more in a row keep no more of them
-    return build(name, Shape(ranks, enough, chunks)).peak_in_flight()[0]
+def _of_order(name: str, ranks: int, microbatches: int, chunks: int) -> tuple[int, ...]:
+    # More in a row change nothing, but how many of them a chunk may take in turn.
+    enough = min(microbatches, 4 * torch_group(ranks, microbatches))
+    order = build(name, Shape(ranks, enough, chunks))
+    return order.peak_in_flight()[0], *Ramp.of(order)
 
 
 def mesh_values(kept: Mapping[str, Any], degrees: Mapping[str, Any], shard: Any, values: Mapping[str, Any]) -> Values:

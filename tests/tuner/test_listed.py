@@ -87,7 +87,29 @@ def test_copies_that_only_their_own_rank_waits_for_lengthen_its_work():
     given = SHAPES | {"pp": [4], "micro_batch": [4], "virtual_stages": [2], "zero": [0, 1], "schedule": ["dualpipev"]}
     space = build_space(SMALL, Cluster.of("a100-sxm-40gb", nodes=4), 256, given, {"offload": moved})
     least = bounds(space)
-    assert all(0.72 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
+    assert all(0.75 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "near"),
+    [("interleaved-zb", 0.92), ("zbv", 0.94), ("v-half", 0.86), ("v-min", 0.74), ("dualpipev", 0.93)],
+)
+@pytest.mark.parametrize("batch", [4, 8, 16])
+def test_few_microbatches_fill_and_drain_a_pipeline(schedule, near, batch):
+    """The first rank waits for its first gradient, and the last one for its first microbatch: scores were up to 42 %
+    too short, so that these orders seemed the fastest."""
+    given = {"pp": [4], "micro_batch": [1], "virtual_stages": [2, 3], "zero": [0], "recompute": ["none", "full"]}
+    space = build_space(SMALL, NODE, batch, SHAPES | given | {"schedule": [schedule]})
+    least = bounds(space)
+    assert all(near < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
+
+
+def test_chunks_that_take_more_microbatches_in_turn_than_ranks_beat_no_bound():
+    """36 in 4 rounds of 9 on 8 ranks, whose first one runs 18 forwards before its first backward; of 32 it runs 16."""
+    given = SHAPES | {"pp": [8], "micro_batch": [1], "virtual_stages": [2, 3], "zero": [0]}
+    space = build_space(SMALL, NODE, 36, given | {"schedule": ["interleaved-zb"]})
+    least = bounds(space)
+    assert all(0.97 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-1p"])
