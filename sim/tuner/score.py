@@ -124,7 +124,7 @@ def _least(space: Space, given: Callable[[NDArray[np.int64]], Mapping[str, float
 
 LESS_IS_FASTER = (
     "_t0", "_m0", "_n0", "_k0", "_s0", "_r0", "_c0", "_alpha", "_alpha_rank", "_by_compute", "_by_collective",
-    "_by_h2d", "_by_d2h",
+    "_by_h2d", "_by_d2h", "issue_s",
 )  # fmt: skip
 """Ends of the names of parameters that a faster device has less of; of all others it has more."""
 

@@ -112,6 +112,17 @@ def test_chunks_that_take_more_microbatches_in_turn_than_ranks_beat_no_bound():
     assert all(0.97 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
 
 
+def test_a_mixed_cluster_is_bounded_by_the_faster_host():
+    """That of an A100 takes longer to issue kernels than an H200's, and the bound was of the slower one."""
+    groups = [{"device": device, "nodes": 1, "gpus_per_node": 8} for device in ("h200-sxm-141gb", "a100-sxm-80gb")]
+    given = {"pp": [2], "tp": [8], "ep": [8], "micro_batch": [1], "virtual_stages": [2], "zero": [2]}
+    given |= {"recompute": ["full"], "sequence_parallel": [False], "schedule": ["v-half"]}
+    moved = Offload(activations=0.25, weights=0.25)
+    space = build_space(models["qwen3-30b-a3b"], Cluster.of(groups=groups), 32, given, {"offload": moved})
+    least = bounds(space)
+    assert all(0.9 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-1p"])
 def test_what_a_split_backward_waits_for_its_host_counts_once(schedule):
     """Waiting takes most of these steps: with its weight half counted twice they seemed 15 - 30 % longer."""
