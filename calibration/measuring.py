@@ -23,7 +23,7 @@ from calibration.kernels.registry import FAMILIES
 from calibration.measure import LostError, Progress
 from calibration.measured import build_profile
 from calibration.session import DEVICE_FILE, Request, measured, open_bench
-from calibration.store import Session
+from calibration.store import Session, alone
 from sim.costs.profile import Profile, profile_name
 from sim.specs.fields import InputError
 from sim.specs.files import print_json
@@ -58,14 +58,15 @@ def measure_device(
     With `check`, blocks and training steps that no fit has seen are predicted, measured and compared.
 
     Raises:
-        InputError: an option is wrong, or the folder holds another session.
+        InputError: an option is wrong, or the folder holds another session, or another process measures into it.
         typer.Exit: with 1, the machine is busy or the device lost; the reason stands on stderr.
     """
     kind = cast("Kind", one_of("--device", device, KINDS))
     wanted = cast("Suite", one_of("--suite", suite, (*BUDGETS, WORKLOADS)))
     seconds = budget_s(budget or BUDGETS[wanted])
     chosen = None if seed is None else checked_seed(seed)
-    _run(Request(kind, out, wanted, seconds, chosen, resume, despite_load), check, as_json)
+    with alone(out):
+        _run(Request(kind, out, wanted, seconds, chosen, resume, despite_load), check, as_json)
 
 
 def results_console() -> Console:

@@ -17,7 +17,7 @@ from calibration.host import host_instruments
 from calibration.instruments import Instruments, usable_cores
 from calibration.kernels.family import Family, Suite
 from calibration.measure import Progress, Sampler, order
-from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
+from calibration.store import SAMPLES, SESSION, Session, Store, load_session, made, new_session
 from calibration.timing import METHODS
 from sim.specs.fields import InputError
 from sim.specs.files import DRAFT, write_atomically
@@ -86,7 +86,7 @@ def measured(request: Request, families: Sequence[Family], bench: Bench, progres
     with interruptible():
         session = _opened(request, bench.fingerprint)
         busy = _busy(bench.tools, request.despite_load)
-        _made(request.out)
+        made(request.out)
         for draft in request.out.glob(f"{DRAFT}*"):  # of a session that was killed while it wrote
             draft.unlink()
         store = Store(request.out)
@@ -175,13 +175,6 @@ def _opened(request: Request, present: Fingerprint) -> Session:
     if request.seed not in (None, session.seed):
         raise InputError("--seed", request.seed, f"{session.seed}, as of the session in --out, or left out")
     return replace(session, suite=request.suite, budget_s=session.budget_s + request.budget_s)
-
-
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError("--out", str(folder), f"a folder that exists or can be made ({error.strerror})") from None
 
 
 def _busy(tools: Instruments, despite_load: bool) -> bool:

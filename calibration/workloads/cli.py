@@ -13,6 +13,7 @@ from calibration.guards import BusyError
 from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of, results_console
 from calibration.session import open_bench
 from calibration.spot_check import spot_check
+from calibration.store import alone
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
 from calibration.workloads.workload import SIZES, Size
@@ -41,7 +42,7 @@ def measure_workloads(
     size: tiny or full, by default the device's; samples: of a process's step, by default each network's own.
 
     Raises:
-        InputError: an option is wrong, or the folder holds other results.
+        InputError: an option is wrong, or the folder holds other results, or another process measures into it.
         typer.Exit: with 1, the machine is busy; the reason stands on stderr.
     """
     kind = one_of("--device", device, KINDS)
@@ -52,7 +53,7 @@ def measure_workloads(
     request = Request(out, budget_s(budget or BUDGET), drawn, resume, despite_load, base, chosen, samples)
     progress = Console(stderr=True)
     try:
-        with bar(progress) as shown:
+        with alone(out), bar(progress) as shown:
             results, left = run(request, open_bench("cuda" if kind == "cuda" else "cpu"), shown)
     except BusyError as error:
         progress.print(f"not measured: {error}", markup=False, soft_wrap=True)

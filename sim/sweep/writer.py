@@ -1,7 +1,5 @@
 """The one that writes a store: under a lock of its own, a block a transaction."""
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,6 +11,7 @@ import psutil
 
 from sim.specs import InputError
 from sim.specs.files import checked_target
+from sim.specs.locks import lock_file, unlocked
 from sim.sweep import store
 from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block, Span
@@ -176,34 +175,7 @@ def _unfinished(path: Path) -> bool:
 
 def locked(path: Path) -> IO[str]:
     """Return the store's lock file, locked for as long as it is open; raises InputError where that cannot be."""
-    place = path.absolute().with_name(path.name + ".lock")
-    try:
-        lock = place.open("a+")
-    except OSError as error:
-        raise InputError("store", str(path), f"a place that can be written ({error.strerror})") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        pid = lock.read(20).strip()
-        lock.close()
-        raise InputError("store", str(path), f"one that no other process writes; process {pid or '?'} does") from None
-    if not _is_at(lock, place):
-        # Whoever had it took the file away after it was opened here, and a file without a name keeps nobody out.
-        lock.close()
-        return locked(path)
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
-    return lock
-
-
-def unlocked(lock: IO[str]) -> None:
-    """Take the lock file away while it is still locked, and let go of it; a second time does nothing."""
-    if not lock.closed:
-        with suppress(OSError):
-            Path(lock.name).unlink()
-        lock.close()
+    return lock_file(path.absolute().with_name(path.name + ".lock"), "store", path)
 
 
 def discard(path: Path) -> None:
@@ -214,14 +186,6 @@ def discard(path: Path) -> None:
             path.with_name(path.name + end).unlink(missing_ok=True)
     finally:
         unlocked(lock)
-
-
-def _is_at(file: IO[str], place: Path) -> bool:
-    """Return whether an open file is the one that has the name `place` now."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), place.stat())
-    except FileNotFoundError:
-        return False
 
 
 def refuse_network(path: Path) -> None:

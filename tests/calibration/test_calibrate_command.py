@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from io import StringIO
@@ -18,7 +21,7 @@ from calibration.collectives import Measured as Collective
 from calibration.execute.busy import idle
 from calibration.measuring import budget_s
 from calibration.session import Bench, open_bench
-from calibration.store import SAMPLES, SESSION, load_session, read_samples
+from calibration.store import LOCK, SAMPLES, SESSION, alone, load_session, read_samples
 from sim.costs.profile import load_profile
 from sim.specs.fields import InputError
 from tests.calibration.fakes import FINGERPRINT, FakeFamily, FakeMachine, families
@@ -64,7 +67,8 @@ def test_measures_and_prints_one_object(invoke, tmp_path, fitted):
     assert printed["path"] == str(out / "profile.json")
     assert {"op", "implementation", "mape", "median", "p90", "coverage90"} <= printed["families"][0].keys()
     assert printed["product_rates_flop_per_s"]["library"] == pytest.approx(2.41e14, rel=0.01)
-    assert fitted == [{SAMPLES, SESSION, "device.json"}]
+    assert fitted == [{SAMPLES, SESSION, "device.json", LOCK}]
+    assert {path.name for path in out.iterdir()} == {SAMPLES, SESSION, "device.json"}
     session = load_session(out)
     assert (session.seed, session.suite, session.budget_s, session.session) == (3, "smoke", 480.0, printed["session"])
     assert "min of at least 25 samples" in session.method
@@ -79,6 +83,36 @@ def test_shows_a_table_and_counts(invoke, tmp_path):
     assert "gemm forward" in result.stdout
     assert "products of 4096 x 4096 x 4096: library 241 TFLOP/s" in " ".join(result.stdout.split())
     assert "9 kernels measured, 0 of them flagged, 0 skipped, 0 left by the budget" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",), ("--suite", "tbd", "--check")])
+def test_a_folder_that_another_calibration_writes_is_refused_and_left_alone(invoke, tmp_path, options):
+    """Whoever has it ends, however it ends: then it is free, whatever it has left there."""
+    out = tmp_path / "p"
+    told = rf"^--out: got '{out}'; allowed: one that no other process writes; process {{}} does$"
+    holder = (
+        f"from calibration.store import alone; from pathlib import Path\nwith alone(Path({str(out)!r})): input(print())"
+    )
+    command, env = [sys.executable, "-uc", holder], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as other:
+        other.stdout.readline()
+        with pytest.raises(InputError, match=told.format(other.pid)):
+            invoke("--device", "cpu", "--out", out, *options)
+        assert {path.name for path in out.iterdir()} == {LOCK}
+        other.kill()
+    assert (out / LOCK).exists()
+    if not options:
+        assert invoke("--device", "cpu", "--out", out).exit_code == 0
+        assert {path.name for path in out.iterdir()} == {SAMPLES, SESSION, "device.json"}
+
+
+def test_a_new_folder_in_which_nothing_was_written_goes_again(tmp_path):
+    with pytest.raises(KeyError), alone(tmp_path / "new"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+    with alone(tmp_path):
+        pass
+    assert tmp_path.is_dir()
 
 
 def test_skipped_cases_are_named(invoke, machine, monkeypatch, tmp_path):

@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import InputError
+from sim.specs.locks import unlocked
 from sim.sweep import store as stores
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import Damaged, Outcome, Reasons, sealed
 from sim.sweep.run import SweepStopped, _Pace, sweep
 from sim.sweep.store import Counts, Store
-from sim.sweep.writer import Writer, locked, unlocked
+from sim.sweep.writer import Writer, locked
 from tests.contracts.runner import rows
 from tests.oracle import ROOT
 from tests.sweep.conftest import AXES, BASE
@@ -396,7 +397,7 @@ def test_a_lock_file_that_was_taken_away_lets_nobody_in(tmp_path, monkeypatch, t
             others.append(locked(path))
         fcntl.flock(file, how)
 
-    monkeypatch.setattr("sim.sweep.writer.fcntl", SimpleNamespace(flock=flock, LOCK_EX=2, LOCK_NB=4))
+    monkeypatch.setattr("sim.specs.locks.fcntl", SimpleNamespace(flock=flock, LOCK_EX=2, LOCK_NB=4))
     if taken:
         with pytest.raises(InputError, match=f"process {os.getpid()} does"):
             locked(path)
