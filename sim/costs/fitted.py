@@ -1,6 +1,6 @@
 """One fitted kernel family of a profile: numbers of a form, where they hold, and how far they are off."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import log
 from typing import Annotated, Any, Literal
 
@@ -162,6 +162,17 @@ class KernelModel:
     def distance(self, inputs: Mapping[str, float]) -> float:
         """Return how far `inputs` lie outside the domain: the largest log of the factor beyond an edge, 0 inside."""
         return max((_beyond(x, self.domain[name]) for name, x in inputs.items() if name in self.domain), default=0.0)
+
+
+def each_once(models: Sequence[KernelModel]) -> None:
+    """Raise InputError where two models are of one op, direction, dtype and implementation: only one would be read."""
+    places: dict[tuple[str, ...], int] = {}
+    for n, model in enumerate(models):
+        key = (*model.key, model.dtype, model.implementation)
+        first = places.setdefault(key, n)
+        if first != n:
+            allowed = f"one model for each op, direction, dtype and implementation; models.{first} is of the same"
+            raise InputError(f"models.{n}", " ".join(part for part in key if part), allowed)
 
 
 DIGITS = 1e-5

@@ -14,7 +14,7 @@ from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention
-from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, require, six_digits
+from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, each_once, require, six_digits
 from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import Learned, profile_hash, read_learned
 from sim.specs.catalog import device, devices, is_device_file
@@ -157,6 +157,7 @@ class Profile:
     learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
+        each_once(self.models)
         held = self.read
         for key, form in kernels.KERNELS.items():
             place = f"models.{'/'.join(key)}"

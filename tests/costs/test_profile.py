@@ -59,7 +59,11 @@ def test_the_first_model_of_the_profiles_data_type_is_read() -> None:
     made = raw(dtype="bfloat16")
     first = made["models"][0]
     other = first | {"dtype": "float32", "parameters": first["parameters"] | {"rate": 1e13}}
-    slower = first | {"dtype": "bfloat16", "parameters": first["parameters"] | {"rate": 1e12}}
+    slower = first | {
+        "dtype": "bfloat16",
+        "implementation": "other",
+        "parameters": first["parameters"] | {"rate": 1e12},
+    }
     made["models"] = [other, *made["models"], slower]
     assert read_profile(made, "p.json").values["gemm_forward_rate"] == first["parameters"]["rate"]
 
@@ -68,6 +72,19 @@ def test_a_version_from_the_future_is_named_whatever_else_is_there() -> None:
     with pytest.raises(InputError, match=r"schema_version: got 3; allowed: 1 or 2: a newer version") as caught:
         read_profile({"schema_version": 3, "models": "of another kind"}, "p.json")
     assert caught.value.path == "p.json.schema_version"
+
+
+def test_a_model_that_stands_twice_is_named_with_both_places_and_its_key() -> None:
+    made = raw()
+    last = len(made["models"])
+    made["models"].append(made["models"][2] | {"n_train": 7})
+    key = " ".join(
+        SHIPPED["models"][2].get(name, "") for name in ("op", "direction", "dtype", "implementation")
+    ).strip()
+    with pytest.raises(InputError, match=rf"^p\.json\.models\.{last}: got '{key}'; .*; models\.2 is of the same$"):
+        read_profile(made, "p.json")
+    made["models"][last] |= {"implementation": "another"}
+    assert read_profile(made, "p.json").models[last].n_train == 7
 
 
 FOUR = [[0.0] * 4] * 4
