@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property, update_wrapper
+from hashlib import sha256
 from importlib import import_module
 from logging import getLogger
+from pathlib import Path
 from threading import Timer
 from typing import Any, TypeVar, cast
 
@@ -20,6 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 50_000
 """Operations that Python works through in half of the second that it takes to load a first compiled function."""
+
+SUM_BYTES = sha256().digest_size
 
 SILENT_S = 2.0
 """Seconds that compiling may take before it is told."""
@@ -62,10 +66,36 @@ def _numba() -> Any:
 
 @cache
 def _keeper() -> Any:
-    """Return numba's store of a function's code, but one whose folder cannot be written or read ends no run."""
+    """Return numba's store of a function's code, but one whose folder cannot be written or read ends no run, and of
+    which a damaged file is written anew."""
     caching = import_module("numba.core.caching")
 
+    class Whole(caching.IndexDataCacheFile):  # type: ignore[misc, name-defined]
+        """Files that end in their checksum: what is read is run, and pickle stops before the end."""
+
+        def _dump(self, made: Any) -> bytes:
+            written: bytes = super()._dump(made)
+            return written + sha256(written).digest()
+
+        def _load_index(self) -> Any:
+            try:
+                return super()._load_index()
+            except OSError:
+                raise
+            except Exception:  # there is none that a damaged pickle cannot raise
+                return {}
+
+        def _load_data(self, name: str) -> Any:
+            held = Path(self._data_path(name)).read_bytes()
+            if sha256(held[:-SUM_BYTES]).digest() != held[-SUM_BYTES:]:
+                raise FileNotFoundError  # which numba makes anew
+            return super()._load_data(name)
+
     class Kept(caching.FunctionCache):  # type: ignore[misc, name-defined]
+        def __init__(self, python: Callable[..., Any]) -> None:
+            super().__init__(python)
+            self._cache_file = Whole(self.cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
+
         def load_overload(self, *asked: Any) -> Any:
             return self._tried(super().load_overload, *asked)
 

@@ -40,6 +40,37 @@ def test_a_folder_that_fails_ends_no_run_and_is_told_once(fails, monkeypatch, ca
     assert told.startswith(f"compiled code is not kept in {tmp_path}") and told.endswith("No space left on device")
 
 
+DAMAGES = {
+    "empty": lambda held: b"",
+    "truncated": lambda held: held[: len(held) // 2],
+    "end cut off": lambda held: held[:-1],
+    "other bytes": lambda held: bytes(255 - byte for byte in held),
+    "a byte in the middle": lambda held: held[: (n := len(held) // 2)] + bytes([255 - held[n]]) + held[n + 1 :],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("end", ["nbi", "nbc"])
+def test_a_damaged_file_of_kept_code_is_compiled_anew(end, damage, monkeypatch, caplog, tmp_path):
+    def thirds(x):
+        return x / 3
+
+    def hits():
+        """Return how often a process that begins now finds the code whole."""
+        function = compiled()(thirds)
+        assert function(6) == 2
+        return sum(function.machine.stats.cache_hits.values())
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    assert (hits(), hits()) == (0, 1)
+    (file,) = tmp_path.rglob(f"*.{end}")
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    found = hits()
+    assert found == 0 or (end == "nbi" and found == 1)  # an index that can still be read names whole files only
+    assert hits() == 1
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("place", ["/somewhere", ""])
 def test_compiling_is_told_once_where_it_takes_long(place, monkeypatch, caplog):
     """Also where it compiles what it calls meanwhile; not what ends at once."""
