@@ -29,6 +29,10 @@ IMBALANCE = 2.0
 """By what factor a stage's layers and devices may differ from an equal share, where its degrees are free and nothing
 else is asked for."""
 
+IN_PROPORTION = {"optimizer", "activations"}
+"""Of these alone a larger share on the host never takes more room: that for copies is in proportion to what has left.
+Beside weights or gradients an update's pieces are not, where a stage has fewer than three layers."""
+
 BLOCK = 131_072
 """Options evaluated at once where something is offloaded: enough that Python's own work for each block counts little,
 and few enough that blocks of all cores together take less than 2 GB."""
@@ -170,9 +174,7 @@ class Grid:
 
         def block(first: int) -> Table:
             ids = picked[first : first + step]
-            at = (len(ids), *[1] * len(shares))
-            axes = {name: table.columns[name][ids].reshape(at) for name in ("layers", "zero", "again")}
-            axes |= {"row": self._row_of(table, ids).reshape(at), "kind": table.columns["recompute"][ids].reshape(at)}
+            axes = self._axes_of(table, ids)
             out = self._evaluated(axes, shares)
             every = np.stack(np.meshgrid(*shares, indexing="ij"), axis=-1).reshape(-1, len(shares))
             some = np.tile(every.any(axis=1), len(ids))  # without any it is the table's own
@@ -180,7 +182,28 @@ class Grid:
 
         stage_form(Structure.of(self.asked.model), True)  # compiled once, before the threads ask for it
         with ThreadPoolExecutor(os.cpu_count()) as threads:
+            if {name for name, each in zip(OFFLOADED, shares, strict=True) if each.max() > 0} <= IN_PROPORTION:
+                parts = (picked[first : first + BLOCK] for first in range(0, len(picked), BLOCK))
+                picked = np.concatenate([picked[:0], *threads.map(lambda ids: self._may_fit(table, ids), parts)])
             return list(threads.map(block, range(0, len(picked), step)))
+
+    def _may_fit(self, table: Table, ids: Ints) -> Ints:
+        """Return which of these options fit at some place with the most on the host: of what is `IN_PROPORTION`."""
+        out = self._evaluated(self._axes_of(table, ids), [each.max(keepdims=True) for each in self.techniques.shares])
+        shape = (2, 1, len(ids), *[1] * len(OFFLOADED))
+        least: Floats = np.min([np.broadcast_to(out[f"peak_{at}"], shape)[1].ravel() for at in self._places], axis=0)
+        fits = least <= most_allocated(load_profile(self.member.profile), self.member) * (1 + 1e-9)
+        return np.asarray(ids[fits])
+
+    def _axes_of(self, table: Table, ids: Ints) -> dict[str, Ints]:
+        """Return the axes of options of a table, [option, 1 for what each share is of]."""
+        at = (len(ids), *[1] * len(OFFLOADED))
+        axes = {name: table.columns[name][ids].reshape(at) for name in ("layers", "zero", "again")}
+        return axes | {"row": self._row_of(table, ids).reshape(at), "kind": table.columns["recompute"][ids].reshape(at)}
+
+    @property
+    def _places(self) -> Sequence[str]:
+        return ("only",) if self.asked.stages == 1 else PLACES[:3]
 
     def _sharded(self) -> NDArray[np.bool_]:
         """Return in which rows ZeRO is not the same as ZeRO-0."""
@@ -246,7 +269,7 @@ class Grid:
         Those that offload are left out where no place has room for them, all take `slowest` seconds, or a smaller
         share would do.
         """
-        places, out = ("only",) if self.asked.stages == 1 else PLACES[:3], self._times(out, axes)
+        places, out = self._places, self._times(out, axes)
         most = most_allocated(load_profile(self.member.profile), self.member)
 
         def flat(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Stage tables: all that one stage of a 1F1B pipeline can be, and the exact frontier of what fits."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,7 @@ class StageTables:
         self.tied: float | None = None
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
+        self._placed: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
 
     @property
     def least(self) -> float:
@@ -107,7 +109,9 @@ class StageTables:
         self.tied = tied
         self._made.clear()
         self._offers.clear()
-        return Chain(self.asked.stages, self.asked.model.layers, self.devices, self.asked.microbatches, self.cells)
+        self._placed.clear()
+        asked = self.asked
+        return Chain(asked.stages, asked.model.layers, self.devices, asked.microbatches, self.cells, by_layers=False)
 
     @property
     def tied_times(self) -> list[float]:
@@ -125,13 +129,17 @@ class StageTables:
         group = next((g for g in reversed(range(len(self.devices))) if used[g] < self.devices[g]), -1)
         if group < 0:
             return ()
-        first_after = sum(self.devices) - sum(used)
-        left_over = self.devices[group] - used[group]
-        key = [(group, n, self.crosses(first_after, n)) for n in self.counts[group] if n <= left_over]
-        place = (stage, *key)
-        if place not in self._offers:
-            self._offers[place] = tuple(cell for one in key for cell in self._cells_of(stage, *one))
-        return self._offers[place]
+        every = sum(self.devices)
+        first_after = every - sum(used)
+        some = bisect_right(self.counts[group], self.devices[group] - used[group])
+        # Asked for every number of devices that may be left, of which there are many: these tell all that differs.
+        place = (stage, group, some, first_after % self.domain, first_after == every)
+        if place not in self._placed:
+            key = [(group, n, self.crosses(first_after, n)) for n in self.counts[group][:some]]
+            if (stage, *key) not in self._offers:
+                self._offers[stage, *key] = tuple(cell for one in key for cell in self._cells_of(stage, *one))
+            self._placed[place] = self._offers[stage, *key]
+        return self._placed[place]
 
     def crosses(self, first_after: int, gpus: int) -> int:
         """Return 1 where a stage on `gpus` devices starts in another fast domain than what comes after it, else 0."""
@@ -176,15 +184,14 @@ class StageTables:
 
     def _rows(self, member: Cluster) -> dict[str, Ints]:
         """Return the legal (tp, dp, micro-batch) of a stage, by devices."""
-        asked, sizes, found = self.asked, self.techniques.micro_batch, []
-        for gpus in _device_counts(asked, member):
-            for tp in self.techniques.tp if asked.tp is None else (asked.tp,):
-                ranks = gpus // (tp * asked.cp)
-                whole = ranks and gpus % (tp * asked.cp) == 0 and asked.samples % ranks == 0
-                if whole and (not sizes or asked.samples // ranks in sizes):
-                    found.append((gpus, tp, ranks, asked.samples // ranks))
-        columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-        rows = dict(zip(("gpus", "tp", "dp", "micro_batch"), columns, strict=True))
+        asked, sizes = self.asked, self.techniques.micro_batch
+        tps = self.techniques.tp if asked.tp is None else (asked.tp,)
+        gpus, tp = (each.ravel() for each in np.meshgrid(_device_counts(asked, member), tps, indexing="ij"))
+        dp, left_over = np.divmod(gpus, tp * asked.cp)
+        micro_batch, uneven = np.divmod(asked.samples, np.maximum(1, dp))
+        whole = (dp > 0) & (left_over == 0) & (uneven == 0) & (not sizes or np.isin(micro_batch, sizes))
+        columns = {"gpus": gpus, "tp": tp, "dp": dp, "micro_batch": micro_batch}
+        rows = {name: column[whole].astype(np.int64) for name, column in columns.items()}
         spread = Spread(
             gpus=rows["gpus"] * asked.stages, tp=rows["tp"], pp=asked.stages, virtual_stages=1, dp=rows["dp"],
             global_batch=asked.global_batch, micro_batch=rows["micro_batch"], group=asked.stages,
@@ -215,8 +222,9 @@ def _device_counts(asked: Question, member: Cluster) -> list[int]:
     equal, node = asked.cluster.gpus / asked.stages, member.gpus_per_node
     if asked.tp is not None:
         return [int(equal)]
-    each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(node, member.gpus + 1, node))
+    factor = FEW_GPUS if asked.cluster.gpus <= FEW_GPUS else asked.imbalance
+    fewest, most = max(1, int(equal / factor / node)), min(member.gpus, int(equal * factor))
+    each = [2**i for i in range(node.bit_length()) if node % 2**i == 0] + list(range(fewest * node, most + 1, node))
     if asked.cluster.gpus % asked.stages == 0:
         each.append(asked.cluster.gpus // asked.stages)
-    factor = FEW_GPUS if asked.cluster.gpus <= FEW_GPUS else asked.imbalance
     return [n for n in sorted(set(each)) if equal / factor <= n <= equal * factor and n <= member.gpus]

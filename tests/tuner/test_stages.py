@@ -1,6 +1,7 @@
 """Stage tables and the search over unequal stages: equal to brute force, and to what the engines say of the plans."""
 
 from collections import Counter
+from dataclasses import fields, replace
 from itertools import product
 from random import Random
 
@@ -9,14 +10,14 @@ import pytest
 
 from sim.costs.run_level import level_of, straggling
 from sim.engine.assembly import on_ranks, pass_seconds, step_schedule, tied_reduce
-from sim.engine.closed_form import own_ends
+from sim.engine.closed_form import PLACES, own_ends
 from sim.engine.step import most_allocated, simulate
 from sim.plans.targets import refusals
 from sim.schedules import Kind
 from sim.specs import Cluster, InputError, Links, Model, NodeGroup, Offload, Plan, StagePlan
 from sim.specs.catalog import models
 from sim.tuner import staged
-from sim.tuner.options import Question, Techniques
+from sim.tuner.options import Grid, Question, Techniques
 from sim.tuner.solvers.chain import Choice, Effort, value
 from sim.tuner.solvers.graph import grow
 from sim.tuner.space import default_knobs
@@ -189,6 +190,57 @@ def test_offload_makes_room_for_what_does_not_fit():
     with_host = search_stages(SMALL, tight, 8, knobs, {})
     assert not without.found or with_host.found[0][0] < without.found[0][0]
     assert any(s.offload.used for s in with_host.found[0][1].stages)
+
+
+@pytest.mark.parametrize("memory_bytes", [1e9, 2e9, 6e9, 14e9])
+def test_shares_are_tried_only_of_what_fits_with_the_most_on_the_host(memory_bytes, monkeypatch):
+    """Nothing is lost by that; where nothing fits, none are tried."""
+    asked = Question(SMALL, Cluster.of("l4", nodes=1, gpus_per_node=2, memory_bytes=memory_bytes), 8, 2, 2)
+    hosts = {"optimizer": (0.0, 0.25, 0.5, 1.0), "activations": (0.0, 0.5, 1.0)}
+    techniques = Techniques((1, 2), (0, 1), ("none", "full"), (4, 12), hosts)
+    evaluated, tried = Grid._evaluated, []
+
+    def noted(grid, axes, shares=None):
+        tried.append(shares is not None and max(map(len, shares)) > 1)
+        return evaluated(grid, axes, shares)
+
+    monkeypatch.setattr(Grid, "_evaluated", noted)
+    tables = StageTables(asked, techniques)
+    found = solve_exactly(tables, Effort(), 1)
+    assert any(tried) == (memory_bytes > 1e9)
+    monkeypatch.setattr(Grid, "_may_fit", lambda grid, table, ids: ids)
+    whole = StageTables(asked, techniques)
+    expected = solve_exactly(whole, Effort(), 1)
+    assert (found.value, tables.evaluated) == (pytest.approx(expected.value), whole.evaluated)
+    assert bool(found.choices) == (memory_bytes > 6e9)
+    every = np.arange(tables.plain[0].t.shape[-1])
+    out = evaluated(tables.grids[0], tables.grids[0]._axes_of(tables.plain[0], every), techniques.shares)
+    for place in PLACES[:3]:
+        one_alive = out[f"peak_{place}"][-1]
+        assert np.all(one_alive[..., -1:, -1:, :, :] <= one_alive * (1 + 1e-12)), place
+
+
+@pytest.mark.parametrize("cluster", [Cluster.of("a100-sxm-40gb", nodes=3, gpus_per_node=4), L4S])
+def test_a_graph_asks_once_for_all_that_is_offered_alike(cluster):
+    """However many layers are left, and whatever number of devices makes no difference."""
+    tables = StageTables(Question(SMALL, cluster, 24, 4, 4), Techniques((1, 2), (0, 1), ("none", "full"), (3,)))
+    chain, asked = tables.chain(), []
+
+    def cells(stage, left, used):
+        asked.append((stage, used))
+        first_after = cluster.gpus - sum(used)
+        sizes = [n for n in tables.counts[0] if n <= first_after]
+        expected = [c for n in sizes for c in tables._cells_of(stage, 0, n, tables.crosses(first_after, n))]
+        offered = tables.cells(stage, left, used)
+        assert list(offered) == expected
+        return offered
+
+    graph = grow(replace(chain, cells=cells))
+    assert len(asked) == len(set(asked)) < sum(len(level.left) for level in graph.levels)
+    every = grow(replace(chain, by_layers=True))
+    assert every.cells == graph.cells
+    for one, other in zip(graph.levels, every.levels, strict=True):
+        assert all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
 
 
 @pytest.mark.slow

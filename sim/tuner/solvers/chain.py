@@ -105,6 +105,7 @@ class Chain:
     devices: per type. microbatches: G of the objective. fill: share of x that the pipeline's fill takes (1 with 1F1B,
     1 / virtual stages interleaved, 0 without flush). cells: what a stage can be, by its place; the caller caches it, a
     sequence that is returned again for another place makes the solvers faster, and no sequence holds a cell twice.
+    by_layers: whether it depends on the layers left.
 
     Raises:
         InputError: no stage, a negative number, fewer microbatches than one.
@@ -116,6 +117,7 @@ class Chain:
     microbatches: int
     cells: Offer
     fill: float = 1.0
+    by_layers: bool = True
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import inf, prod
 
 import numpy as np
@@ -145,11 +146,21 @@ class _Growing:
 
     def _offers(self, stage: int, left: Ints, used: Ints) -> list[tuple[Sequence[Cell], Ints]]:
         """Return the nodes by the sequence of cells that they are offered."""
+        # Of nodes that are asked about alike the first one is asked; there are millions of them, on many devices.
+        alike = np.column_stack([left, used] if self.chain.by_layers else [used])
+        _, first, where = np.unique(alike, axis=0, return_index=True, return_inverse=True)
         groups: dict[int, tuple[Sequence[Cell], list[int]]] = {}
-        for node, (layers, taken) in enumerate(zip(left.tolist(), used.tolist(), strict=True)):
-            offered = self.chain.cells(stage, layers, tuple(taken))
-            groups.setdefault(id(offered), (offered, []))[1].append(node)
-        return [(offered, np.array(nodes)) for offered, nodes in groups.values() if len(offered)]
+        for n in np.argsort(first).tolist():
+            offered = self.chain.cells(stage, int(left[first[n]]), tuple(used[first[n]].tolist()))
+            groups.setdefault(id(offered), (offered, []))[1].append(n)
+        group = np.zeros(len(first), dtype=np.int64)
+        for number, (_, members) in enumerate(groups.values()):
+            group[members] = number
+        of_node = group[where.ravel()]
+        order = np.argsort(of_node, kind="stable")
+        begins = np.searchsorted(of_node[order], range(len(groups) + 1))
+        nodes = (order[begin:end] for begin, end in pairwise(begins))
+        return [(offered, some) for (offered, _), some in zip(groups.values(), nodes, strict=True) if len(offered)]
 
     def _columns(self, offered: Sequence[Cell]) -> tuple[Ints, Ints, Ints]:
         """Return layers [cell], devices [cell, type] and indices [cell] of a sequence."""
