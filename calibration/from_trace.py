@@ -33,6 +33,7 @@ from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_name, profile_text
+from sim.costs.usage import RATES, TIMES
 from sim.specs.catalog import device, is_device_file
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
@@ -318,7 +319,7 @@ def _ratio(model: KernelModel, part: Samples) -> float:
 
 def _scaled(key: Key, model: KernelModel, ratio: float, why: str, n: int) -> KernelModel:
     """Return a model whose every time is `ratio` times that of `model`."""
-    by = {"t0": ratio, "serial": ratio, "rate": 1 / ratio, "bandwidth": 1 / ratio}
+    by = dict.fromkeys(TIMES, ratio) | dict.fromkeys(RATES, 1 / ratio)
     op, direction = key
     return KernelModel(
         op=op,

@@ -47,12 +47,13 @@ _ROLE = {
     "n0": "sms",
     "r0": "sms",
     "units": "sms",
+    "least": "sms",
     "boost_flop": "compute",
     "throttled_flop": "compute",
 }
 """k0, serial, column_serial, s0, c0 and c1 belong to the work inside one tile and t0 to the launch: they do not grow
-with the chip; b1 is left as it is, and row_serial and serial_rows, of which a part would. The clock falls after a time,
-so what is done until then grows with the rate."""
+with the chip; b1, cold, cold_bytes and written are left as they are, and row_serial and serial_rows, of which a part
+would. The clock falls after a time, so what is done until then grows with the rate."""
 
 
 def carry(parameters: Mapping[str, float], by: Ratios) -> dict[str, float]:

@@ -188,11 +188,12 @@ def _beyond(x: float, edges: list[float]) -> float:
 
 MAY_BE_ZERO = (
     "t0", "m0", "n0", "k0", "s0", "r0", "c0", "d0", "waves", "boost", "throttled", "serial", "row_serial",
-    "column_serial", "spill", "cached", "hidden", "intra_alpha", "intra_alpha_rank", "inter_alpha", *OPTIONAL,
+    "column_serial", "written", "cold", "least", "padded", "spill", "cached", "hidden", "intra_alpha",
+    "intra_alpha_rank", "inter_alpha", *OPTIONAL,
 )  # fmt: skip
 
 
-SHARES = ("waves", "throttled", "serial_hidden", "cached", "hidden")
+SHARES = ("waves", "throttled", "serial_hidden", "cached", "hidden", "padded")
 """Of more than all, what is left would be negative: kernels that take less than no time."""
 
 RATES = ("rate", "bandwidth")

@@ -50,6 +50,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/gpu_session.py: pack",
         "sim/catalog/__init__.py: data",
         "sim/costs/profile.py: _shipped",
+        "sim/engine/compiled.py: _keeper.<locals>.Whole._load_data",
         "sim/report/html.py: _resource",
         "sim/report/markup.py: figure",
         "sim/sweep/digest.py: _add",
