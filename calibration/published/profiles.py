@@ -26,7 +26,6 @@ from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS
 from sim.costs.profile import Memory, Profile, load_profile, profile_text
 from sim.specs.catalog import device
-from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.files import write_atomically
 from sim.units import MIB
@@ -140,20 +139,8 @@ def _method(target: Profiled, by: Ratios) -> str:
     return f"public data: GEMM carried over from {chip}, wave scaling {anchor}{extra}"
 
 
-PCIE_5_BYTES_PER_S = 63e9
-
-
-def since_hopper(held: Device) -> bool:
-    """Return whether a device has compute capability 9 or above, by its link to the host.
-
-    The catalog holds no compute capability; NVIDIA's links to the host are PCIe 5.0 or faster since Hopper.
-    """
-    link = held.host_bytes_per_s
-    return held.vendor == "NVIDIA" and link is not None and link.value >= PCIE_5_BYTES_PER_S
-
-
 def _memory(name: str) -> Memory:
-    te_mib = 32 if since_hopper(device(name)) else 4
+    te_mib = 32 if device(name).since_hopper else 4
     return Memory(
         context_bytes=6e8,
         communicator_bytes=1e9,

@@ -164,9 +164,28 @@ def check_precision(plan: Plan, profile: Profile) -> None:
 
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
-ATTENTION_KERNELS = {"flash": 1.0, "flash-1": 1.8}
-"""Time of a fused attention kernel over that of the profile's. flash-1: FlashAttention-2 is 1.3 to 2.5 times as fast as
-FlashAttention in Triton (arXiv 2307.08691, section 4.1); the geometric mean of the two."""
+ATTENTION_KERNELS = {"flash-1": 1.8, "flash-2": 1.0, "cudnn": 1 / 1.5}
+"""Time of a fused attention kernel over that of FlashAttention-2's. flash-1: FlashAttention-2 is 1.3 to 2.5 times as
+fast as FlashAttention in Triton (arXiv 2307.08691, section 4.1); the geometric mean of the two. cudnn: 1.2 to 1.7 times
+as fast on an H100 (flash-attention's repository, `assets/flash3_fp16_fwd.png`, heads of 64, 128 and 256 columns), 1.4
+to 1.9 on our H200; FlashAttention-3 1.2 to 2.1 (arXiv 2407.08608, figures 5 and 6)."""
+
+
+def attention_time(kernel: str, cluster: Cluster) -> float:
+    """Return the time of a fused attention kernel (`Plan.attention_kernel`) over that of the profile's own.
+
+    Those of Blackwell's public rates are cuDNN's, all others FlashAttention-2's where the profile does not say so.
+
+    Raises:
+        InputError: cuDNN's on a device before Hopper, where nobody has shown them to be faster.
+    """
+    if kernel == "flash":
+        return 1.0
+    device, held = cluster.hardware, load_profile(cluster.profile).model_of(("attention", "forward"))
+    if kernel == "cudnn" and not device.since_hopper:
+        raise InputError("plan.attention_kernel", kernel, f"flash, flash-1 or flash-2 on {device.title}: no Hopper")
+    own = "cudnn" if held.implementation == "cudnn" or "fp4" in device.rates else "flash-2"
+    return ATTENTION_KERNELS[kernel] / ATTENTION_KERNELS[own]
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
@@ -182,7 +201,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "native": float(plan.framework == "torch"),
         "core": float(plan.core_modules),
         "ring": float(plan.framework == "torch"),
-        "attention_kernel": ATTENTION_KERNELS[plan.attention_kernel],
+        "attention_kernel": attention_time(plan.attention_kernel, cluster),
         "recurrent_apart": float(plan.recurrent_kernel == "default"),
         "either_layout": float(plan.recurrent_kernel == "fused"),
         "composite_norm": composite_norm(plan),

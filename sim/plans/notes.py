@@ -84,7 +84,7 @@ def _differing(model: Model, plan: Plan, own: Mapping[str, Any], target: str) ->
     unmoved = {"tp_overlap"} if plan.tp == 1 else set()
     unmoved |= {"scatter_gather"} if plan.pp == 1 or plan.tp == 1 or plan.sequence_parallel else set()
     unmoved |= {"blocking_sends"} if plan.pp == 1 else set()
-    unmoved |= {"attention_kernel"} if model.attention == "eager" else set()
+    unmoved |= {"attention_kernel"} if model.attention == "eager" or plan.attention_kernel != "flash-1" else set()
     for name, value in own.items():
         if getattr(plan, name) != value and name not in unmoved:
             yield f"predicted with plan.{name} {_said(getattr(plan, name))}: {target} has {_said(value)}"

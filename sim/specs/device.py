@@ -31,6 +31,8 @@ def _text(meaning: str) -> Any:
     return Field(min_length=1, max_length=400, description=f"{meaning}, text of 1 to 400 characters")
 
 
+PCIE_5_BYTES_PER_S = 63e9
+
 HOST_EFFICIENCY = Sourced(
     value=0.8,
     source="assumption: long copies from and to pinned memory reach four fifths of a host link's peak",
@@ -154,6 +156,15 @@ class Device:
     def on_host(self) -> bool:
         """Whether it is a part of a host processor."""
         return self.intra_node == "host"
+
+    @property
+    def since_hopper(self) -> bool:
+        """Whether it has compute capability 9 or above, by its link to the host.
+
+        The catalog holds no compute capability; NVIDIA's links to the host are PCIe 5.0 or faster since Hopper.
+        """
+        link = self.host_bytes_per_s
+        return self.vendor == "NVIDIA" and link is not None and link.value >= PCIE_5_BYTES_PER_S
 
     def peak_flop_per_s(self, rate: Rate) -> float:
         """Return the peak that utilisation is measured against: of fp32 where that is known, else of 16 bit."""

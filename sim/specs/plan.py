@@ -105,10 +105,11 @@ class Plan:
     with torch. On host processors `precision` and `framework` are by default fp32 and torch, else bf16 (fp16 where a
     device has no bf16) and megatron. `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the
     default of its framework each), or one fused kernel on 16-bit logits (flash-attention's, Liger's).
-    `attention_kernel`: fused attention as fast as the profile's (FlashAttention-2, or what the measured PyTorch takes:
-    cuDNN's on an H200), or that before it (2022 to mid-2023). `product_kernel`: whose matrix products run, eager
-    attention's batched ones among them: the vendor's library's, or those that task mappings make (Hidet, arXiv
-    2210.09603), which the profile must have timed.
+    `attention_kernel`: fused attention as fast as the profile's (flash: FlashAttention-2, or what the PyTorch of the
+    measuring takes: cuDNN's on an H200), FlashAttention before 2 (flash-1, 2022 to mid-2023), FlashAttention-2
+    (flash-2), or cuDNN's (cudnn; FlashAttention-3 is about as fast), which Hopper and newer devices have.
+    `product_kernel`: whose matrix products run, eager attention's batched ones among them: the vendor's library's, or
+    those that task mappings make (Hidet, arXiv 2210.09603), which the profile must have timed.
     `recurrent_kernel`: how LSTM and GRU layers run: cuDNN's way (the inputs of all time steps in one product, one
     kernel between two products of a step), fused kernels that choose the layout too (EcoRNN, arXiv 1805.08899), or as
     frameworks do by default, every operation of a step launched apart. `tempo`: layers that keep fewer bytes for the
@@ -155,7 +156,7 @@ class Plan:
     framework: Literal["megatron", "torch"] = DERIVED
     core_modules: bool = DERIVED
     cross_entropy: Literal["in-place", "autograd", "fused"] = DERIVED
-    attention_kernel: Literal["flash", "flash-1"] = "flash"
+    attention_kernel: Literal["flash", "flash-1", "flash-2", "cudnn"] = "flash"
     product_kernel: ProductKernel = "library"
     recurrent_kernel: Literal["default", "fused", "cudnn"] = "cudnn"
     tempo: bool = False

@@ -125,7 +125,7 @@ def _least(space: Space, given: Callable[[NDArray[np.int64]], Mapping[str, float
 LESS_IS_FASTER = (
     "_t0", "_m0", "_n0", "_k0", "_s0", "_r0", "_c0", "_d0", "_waves", "_serial", "_serial_k", "_serial_rows",
     "_written", "_cold", "_least", "_padded", "_spill", "_throttled", "_odd", "_even", "_few", "_alpha", "_alpha_rank",
-    "_fill_s", "_by_compute", "_by_collective", "_by_h2d", "_by_d2h", "issue_s",
+    "_fill_s", "_by_compute", "_by_collective", "_by_h2d", "_by_d2h", "issue_s", "attention_kernel",
 )  # fmt: skip
 """Ends of the names of parameters that a faster device has less of; of all others it has more."""
 

@@ -55,6 +55,32 @@ def test_fused_attention_of_an_older_kernel_takes_its_factor_and_nothing_else_ch
 
 
 @pytest.mark.parametrize(
+    ("device", "own", "slower"),
+    [("h100-sxm-80gb", "flash-2", 1.0), ("h200-sxm-141gb", "cudnn", 1.5), ("b200", "cudnn", 1.5)],
+)
+def test_kernels_of_fused_attention_are_told_from_what_the_profile_holds(device, own, slower):
+    """H100's public rates are FlashAttention-2's, those of an H200's PyTorch and of B200s are cuDNN's."""
+    model, plan, where = models["llama3-8b"], Plan(zero=3, global_batch=64, micro_batch=1), Cluster.of(device, nodes=1)
+
+    def attention_s(kernel: str) -> float:
+        step = simulate(model, where, plan.but(attention_kernel=kernel, zero=3))
+        return sum(op.seconds for op in step.operations if op.name in ("attention forward", "attention backward"))
+
+    took = {kernel: attention_s(kernel) for kernel in ("flash", "flash-1", "flash-2", "cudnn")}
+    assert took["flash"] == took[own]
+    assert took["flash-2"] / took["flash"] == pytest.approx(slower)
+    assert took["flash-1"] / took["flash-2"] == pytest.approx(1.8)
+    assert took["flash-2"] / took["cudnn"] == pytest.approx(1.5)
+
+
+def test_no_cudnn_attention_before_hopper(gpt3):
+    with pytest.raises(InputError, match=r"^plan.attention_kernel: got 'cudnn'; allowed: flash, flash-1 or flash-2 on"):
+        simulate(
+            gpt3, Cluster.of("a100-sxm-80gb", nodes=16), Plan(tp=8, pp=16, global_batch=128, attention_kernel="cudnn")
+        )
+
+
+@pytest.mark.parametrize(
     "change", [{}, {"zero": 0}, {"zero": 2}, {"zero": 3, "virtual_stages": 1, "pp": 1}, {"overlap_dp": False}]
 )
 def test_closed_forms_of_overlap_are_near_the_event_engine(gpt3, h100s, interleaved, change):

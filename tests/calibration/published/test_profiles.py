@@ -16,7 +16,7 @@ from calibration.cli import app
 from calibration.fit import predict
 from calibration.published.models import PROFILED, fit_base, own_models, peak_exponent, ratios_to, sustained
 from calibration.published.peaks import PEAK_NAMES
-from calibration.published.profiles import NAMES, since_hopper, write
+from calibration.published.profiles import NAMES, write
 from calibration.published.public import Public
 from calibration.published.relatives import PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
@@ -190,7 +190,7 @@ def test_every_accelerator_of_the_catalog_is_a_target() -> None:
 
 def test_compute_capability_9_is_told_by_the_catalog() -> None:
     begin = ("h1", "h2", "b2", "b3", "gb")
-    assert [n for n in NAMES if since_hopper(device(n))] == [n for n in NAMES if n.startswith(begin)]
+    assert [n for n in NAMES if device(n).since_hopper] == [n for n in NAMES if n.startswith(begin)]
 
 
 def test_relatives_move_by_measured_peaks() -> None:
