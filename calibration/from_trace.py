@@ -31,7 +31,7 @@ from calibration.trace_tree import read_tree
 from calibration.variants import Term
 from sim.catalog import names
 from sim.costs.fitted import all_six_digits, six_digits
-from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of
+from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of, in_a_step
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_name, profile_text
 from sim.costs.usage import RATES, TIMES
 from sim.specs.catalog import device, is_device_file
@@ -308,7 +308,7 @@ def in_steps(form: str, parts: Mapping[str, Samples], fingerprint: Fingerprint) 
 
 def _predicted(model: KernelModel, part: Samples) -> Floats:
     """Return the seconds inside a step, as a trace shows them."""
-    parameters = {name: value for name, value in model.parameters.items() if name not in TIMED_ALONE}
+    parameters = {name: value for name, value in in_a_step(model.parameters).items() if name not in TIMED_ALONE}
     return predict(model.form, part.inputs, parameters)
 
 

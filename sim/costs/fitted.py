@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sim.costs.algebra import number
 from sim.costs.collectives import OPTIONAL
-from sim.costs.kernels import FORMS, TIMED_ALONE
+from sim.costs.kernels import FORMS, TIMED_ALONE, in_a_step
 from sim.specs.fields import InputError, real, spec, whole
 
 Z80, Z90 = 1.2815515655446004, 1.6448536269514722
@@ -148,7 +148,7 @@ class KernelModel:
     def seconds(self, inputs: Mapping[str, float]) -> float:
         """Return the kernel's time inside a step, in seconds, at a shape of its form's inputs."""
         form, shape = FORMS[self.form], {name: sp.Float(x) for name, x in inputs.items()}  # these never overflow
-        known = form.complete(self.parameters) | dict.fromkeys(set(TIMED_ALONE) & set(form.names), 0.0)
+        known = form.complete(in_a_step(self.parameters)) | dict.fromkeys(set(TIMED_ALONE) & set(form.names), 0.0)
         return number(form.seconds(shape, known))
 
     def half_width(self, size: float, level: str = "0.8") -> float:

@@ -52,10 +52,12 @@ def gemm_flop(m: Expr, n: Expr, k: Expr, batch: Expr = 1) -> Expr:
 
 
 def gemm_bytes(
-    m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT
+    m: Expr, n: Expr, k: Expr, batch: Expr = 1, operand: Expr | None = None, element: Expr = BYTES_16BIT, dear: Expr = 1
 ) -> Expr:
-    """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once."""
-    return batch * ((element if operand is None else operand) * (m * k + k * n) + element * m * n)
+    """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once.
+
+    dear: bytes that count as one that is written."""
+    return batch * ((element if operand is None else operand) * (m * k + k * n) + element * dear * m * n)
 
 
 def _saturation(x: Expr, half: Expr) -> Expr:
@@ -141,7 +143,7 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     sustained -= p["throttled"] and p["throttled"] * over(flop**2, flop**2 + p["throttled_flop"] ** 2)
     compute = slower * done / (p["rate"] * sustained)
     element = x.get("element", BYTES_16BIT)
-    size = gemm_bytes(m, n, k, batch, x.get("operand"), element) + p["written"] * element * batch * m * n
+    size = gemm_bytes(m, n, k, batch, x.get("operand"), element, 1 + p["written"])
     work = p_norm(compute, size / p["bandwidth"], p["p"])
     # Every result is summed up in turn, in several parts where k is large: few results have nothing to do meanwhile.
     in_turn = p["serial"] * minimum(k, p["serial_k"])
@@ -150,7 +152,7 @@ def _gemm(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
 
 def _fetched(size: Expr, p: Mapping[str, Expr]) -> Expr:
     """Return by how much later a kernel ends of which not all lies in a cache: `size` is what it reads and writes."""
-    return p["cold"] * over(size**2, size**2 + p["cold_bytes"] ** 2)
+    return p["cold"] and p["cold"] * over(size**2, size**2 + p["cold_bytes"] ** 2)
 
 
 HEAD_TILE = 64
@@ -161,9 +163,9 @@ def _attention(x: Mapping[str, Expr], p: Mapping[str, Expr]) -> Expr:
     eta = _saturation(x["seq"], p["s0"]) * _saturation(x["rows"], p["r0"])
     if "head_dim" in x:  # narrow heads spend more of their time on the exponentials of the scores
         wide = x["head_dim"] / (HEAD_TILE * ceiling(x["head_dim"] / HEAD_TILE))
-        eta = eta * _saturation(x["head_dim"], p["d0"]) * (1 - p["padded"] * (1 - wide))
+        eta = times(eta * _saturation(x["head_dim"], p["d0"]), 1 - p["padded"] * (1 - wide))
     # Fewer rows than a wave of blocks has leave some of the chip idle; the last wave's blocks go on alone, key by key.
-    work = maximum(1, p["least"] / x["rows"]) * x["flop"] / (p["rate"] * eta)
+    work = times(maximum(1, p["least"] / x["rows"]), x["flop"] / (p["rate"] * eta))
     return p["t0"] + p["serial"] * x["seq"] + work
 
 
@@ -221,10 +223,17 @@ ISSUED = {"hidden": 0.0}
 CACHE = {"cached": 0.0, "b1": 1.0}
 ROWS = {"row_serial": 0.0, "serial_rows": 1e18}
 COLUMNS = {"column_serial": 0.0}
-TIMED_ALONE = ("boost", "throttled")
+TIMED_ALONE = ("boost", "throttled", "cold")
 """Terms of kernels that were timed alone. Boost: a step keeps the chip at the clock that its power allows all along, so
 that no product in it runs faster than the sustained rate. Throttled: what stands between the products of a step lets
-the chip recover, as the steps of an H200 show, where a layer is not nearly all products (`layers.power`)."""
+the chip recover, as the steps of an H200 show, where a layer is not nearly all products (`layers.power`). Cold: what a
+kernel of a step reads is taken to be in no cache (`in_a_step`)."""
+
+
+def in_a_step(parameters: Mapping[str, float]) -> dict[str, float]:
+    """Return the parameters of a kernel with a floor that contains the wait for memory outside the cache."""
+    return {**parameters, "t0": parameters["t0"] + parameters.get("cold", 0.0)}
+
 
 FORMS = {
     form.id: form

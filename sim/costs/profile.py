@@ -292,7 +292,9 @@ class Profile:
             | {
                 kernels.parameter(*key, name): value
                 for key in (*kernels.KERNELS, *kernels.FALLBACK)
-                for name, value in kernels.form_of(*key).complete(self.model_of(key).parameters).items()
+                for name, value in kernels.form_of(*key)
+                .complete(kernels.in_a_step(self.model_of(key).parameters))
+                .items()
             }
         )
 

@@ -42,7 +42,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         "latency of links", ("intra_alpha", "intra_alpha_rank", "inter_alpha", "intra_fill_s"), is_time=True
     ),
     "launch_s": Parameter(
-        "launching of kernels", ("_t0", "_serial", "_cold", "host_s_per_launch", "issue_s", "_issue_s"), is_time=True
+        "launching of kernels", ("_t0", "_serial", "host_s_per_launch", "issue_s", "_issue_s"), is_time=True
     ),
     "step_overhead_s": Parameter("fixed part of a step", ("step_overhead_s",), is_time=True),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from calibration.fit import predict
 from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace, in_steps
 from calibration.store import SAMPLES, SCHEMA, SESSION, read_samples
 from calibration.trace_tree import DTYPES, read_tree
-from sim.costs.kernels import COLD, SERIAL
+from sim.costs.kernels import SERIAL
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, load_profile
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
@@ -148,7 +148,7 @@ def test_scaled_products_take_in_a_step_what_they_took_in_the_traced_ones(tmp_pa
 def test_no_term_is_fitted_that_a_step_leaves_out():
     groups = in_steps("gemm-pnorm", {}, Fingerprint(versions={"cuda": "unknown"}))
     free = {name for group in groups for term in group for name in term.free}
-    assert free == {"p", "m0", "n0", "k0", "t0", "waves", *SERIAL, "written", *COLD}
+    assert free == {"p", "m0", "n0", "k0", "t0", "waves", *SERIAL, "written"}
 
 
 def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):

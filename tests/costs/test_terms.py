@@ -7,6 +7,7 @@ from calibration.fit import predict
 from sim.costs import kernels
 from sim.costs.algebra import Interpreted, ceiling, compile_expressions, symbol
 from sim.costs.layers.ops import norm, residual
+from sim.costs.profile import load_profile
 from sim.costs.usage import RATES, TIMES
 
 GEMM = {"rate": 1e14, "bandwidth": 1e12, "t0": 0.0, "p": 1.0, "m0": 0.0, "n0": 0.0, "k0": 0.0}
@@ -88,11 +89,14 @@ def test_heads_may_be_padded() -> None:
     assert predict("attention-saturating", x, held) == pytest.approx([1e-4, 1e-4 * 128 / 96])
 
 
-def test_a_step_knows_no_boost() -> None:
+def test_a_step_knows_no_boost_and_no_cache() -> None:
     time = kernels.seconds("gemm", "forward", m=8, n=8, k=8, batch=1)
     names = {s.name for s in time.free_symbols}
     assert "gemm_forward_waves" in names
-    assert not any("boost" in name or "throttled" in name for name in names)
+    assert not any(term in name for name in names for term in ("boost", "throttled", "cold"))
+    held = load_profile("h200-sxm-141gb")
+    fitted = held.read["gemm", "forward"].parameters
+    assert held.values["gemm_forward_t0"] == fitted["t0"] + fitted["cold"] > fitted["t0"]
 
 
 def test_long_rows_are_read_again() -> None:
