@@ -167,8 +167,9 @@ GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0}
 ATTENTION_KERNELS = {"flash-1": 1.8, "flash-2": 1.0, "cudnn": 1 / 1.5}
 """Time of a fused attention kernel over that of FlashAttention-2's. flash-1: FlashAttention-2 is 1.3 to 2.5 times as
 fast as FlashAttention in Triton (arXiv 2307.08691, section 4.1); the geometric mean of the two. cudnn: 1.2 to 1.7 times
-as fast on an H100 (flash-attention's repository, `assets/flash3_fp16_fwd.png`, heads of 64, 128 and 256 columns), 1.4
-to 1.9 on our H200; FlashAttention-3 1.2 to 2.1 (arXiv 2407.08608, figures 5 and 6)."""
+as fast on an H100 (flash-attention's repository, `assets/flash3_fp16_fwd.png`, heads of 64, 128 and 256 columns), whose
+geometric mean is 1.5, and 1.4 to 1.9 times on an H200 (samples of profile h200-sxm-141gb); FlashAttention-3 1.2 to 2.1
+times (the same figure)."""
 
 
 def attention_time(kernel: str, cluster: Cluster) -> float:
@@ -183,7 +184,7 @@ def attention_time(kernel: str, cluster: Cluster) -> float:
         return 1.0
     device, held = cluster.hardware, load_profile(cluster.profile).model_of(("attention", "forward"))
     if kernel == "cudnn" and not device.since_hopper:
-        raise InputError("plan.attention_kernel", kernel, f"flash, flash-1 or flash-2 on {device.title}: no Hopper")
+        raise InputError("plan.attention_kernel", kernel, f"flash, flash-1 or flash-2 on {device.title}: before Hopper")
     own = "cudnn" if held.implementation == "cudnn" or "fp4" in device.rates else "flash-2"
     return ATTENTION_KERNELS[kernel] / ATTENTION_KERNELS[own]
 

@@ -56,7 +56,8 @@ def gemm_bytes(
 ) -> Expr:
     """Return the bytes that `batch` products read (at `operand` bytes an element, None: `element`) and write once.
 
-    dear: bytes that count as one that is written."""
+    dear: how many bytes one that is written counts as.
+    """
     return batch * ((element if operand is None else operand) * (m * k + k * n) + element * dear * m * n)
 
 

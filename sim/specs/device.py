@@ -32,6 +32,7 @@ def _text(meaning: str) -> Any:
 
 
 PCIE_5_BYTES_PER_S = 63e9
+"""One direction of 16 lanes (PCI-SIG: 32 GT/s a lane, coded 128b/130b)."""
 
 HOST_EFFICIENCY = Sourced(
     value=0.8,
