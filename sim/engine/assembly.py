@@ -11,7 +11,7 @@ from sim.costs import pairs
 from sim.engine.clock import TICK_S, tick_array
 from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
-from sim.engine.steady import steady_state
+from sim.engine.steady import counted_in_step, steady_state
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, ScheduleKind, Shape, build
 from sim.specs import InputError, PlacedPlan
@@ -359,13 +359,13 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     """Return what the closed forms leave exposed of data parallelism; what the step gains when messages take no time
     (`silent`: the same run without them); and what the rank that decides the step is idle beside that.
     """
-    rank, place = pace.rank, where(pace.rank, timeline.schedule)
+    rank, place, pp = pace.rank, where(pace.rank, timeline.schedule), (pace.ticks - silent.ticks) * TICK_S
     passes = _spent(timeline, costs, pace)
-    pp = (pace.ticks - silent.ticks) * TICK_S
-    idle = (pace.ticks - int(timeline.busy()[rank]) / pace.steps) * TICK_S
+    counted = counted_in_step(timeline, pace.steps) * (timeline.graph.rank == rank)
+    idle = (pace.ticks - float(timeline.took() @ counted)) * TICK_S
     copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     if len(row := sum(longer_seconds(timeline.schedule, costs, of_copies=True))):
-        copies += float(row[timeline.graph.rank == rank].sum()) / pace.steps
+        copies += float(row @ counted)
     reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
     beside = _hidden_on(rank, timeline.schedule, costs, pace.steps)
     return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies, beside)

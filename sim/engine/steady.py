@@ -80,6 +80,20 @@ def window(timeline: Timeline) -> tuple[int, int, int]:
     return int(done[last - periods * period]), int(done[last]), periods * period
 
 
+def counted_in_step(timeline: Timeline, steps: int) -> NDArray[np.float64]:
+    """Return how many times each action counts in one of the `steps` of a timeline; without flush those of the steady
+    state alone.
+
+    Raises:
+        ValueError: fewer microbatches than one warm-up, one period and one drain take.
+    """
+    if not SCHEDULES[timeline.schedule.name].asynchronous:
+        return np.full(len(timeline.graph), 1 / steps)
+    before, last, microbatches = window(timeline)
+    inside = (timeline.end > timeline.end[before]) & (timeline.end <= timeline.end[last])
+    return np.where(inside, timeline.schedule.microbatches / steps / microbatches, 0.0)
+
+
 def _per_update(schedule: Schedule) -> int:
     """Return how many microbatches of the whole pipeline one update of a stage takes (0: no updates)."""
     kinds = Counter(action.kind for action in schedule.actions[0])

@@ -104,10 +104,13 @@ class Timeline:
         """Ticks from one step to the next: the makespan, or the longest rank span where no barrier holds ranks up."""
         return self.makespan if self.schedule.barrier else int(self.spans().max())
 
+    def took(self) -> Ints:
+        """Return the ticks that each action takes; a fused pair counts once."""
+        return (self.end - self.start) * ~self.graph.second
+
     def busy(self) -> Ints:
-        """Return busy ticks per rank; a fused pair counts once."""
-        lasts = (self.end - self.start) * ~self.graph.second
-        return np.bincount(self.graph.rank, lasts, self.schedule.ranks).astype(np.int64)
+        """Return busy ticks per rank."""
+        return np.bincount(self.graph.rank, self.took(), self.schedule.ranks).astype(np.int64)
 
     def spans(self) -> Ints:
         """Return, per rank, the ticks from its first start to its last end."""

@@ -5,7 +5,7 @@ import pytest
 from sim.costs.profile import Profile
 from sim.engine.clock import MOST_S, tick_array, to_ticks
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs import Cluster, InputError, Model, Offload, Plan
 
 MODEL = Model(name="small", layers=8, hidden=1024, heads=16, vocab=50_304, seq=1024, tied_embeddings=True)
 A100 = Cluster.of("a100-sxm-80gb", nodes=1)
@@ -34,6 +34,17 @@ def test_short_runs_without_flush_reach_their_steady_state(engine, pp, batch):
     cluster = Cluster.of("a100-sxm-80gb", nodes=1, gpus_per_node=pp, domain_gpus=pp)
     found = of(engine, cluster=cluster, pp=pp, global_batch=batch, schedule="pipedream")
     assert found.step_time_s > 0
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_without_flush_no_rank_is_idle_for_less_than_nothing(share):
+    """Warm-up, whose copies follow each other and are waited for longer, is no part of a step."""
+    model = Model(name="m", layers=16, hidden=4096, heads=32, vocab=1024, seq=4096)
+    given = {"pp": 4, "schedule": "pipedream", "micro_batch": 4, "global_batch": 96}
+    cluster = Cluster(device="h100-nvl", nodes=1, gpus_per_node=4)
+    found = of(model=model, cluster=cluster, offload=Offload(activations=share), **given)
+    assert found.breakdown_s["offload"] > 0
+    assert found.breakdown_s["bubble"] == pytest.approx(0, abs=1e-6)
 
 
 def test_sizes_out_of_proportion_are_refused():
