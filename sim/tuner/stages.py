@@ -69,7 +69,8 @@ class StageTables:
         self.tables = list(self.plain)
         self.evaluated = self.places * sum(table.t.shape[-1] for table in self.plain)
         self.counts = [sorted(set(grid.rows["gpus"].tolist())) for grid in self.grids]
-        self.only = Only()
+        self.fewest, self.most = (f(f(each, default=0) for each in self.counts) for f in (min, max))
+        self.only, self.most_layers = Only(), self.layers[-1]
         self.tied: float | None = None
         self._made: dict[tuple[int, ...], tuple[Cell, ...]] = {}
         self._offers: dict[tuple[Any, ...], tuple[Cell, ...]] = {}
@@ -91,6 +92,9 @@ class StageTables:
 
         What fits without offload is never the better for it: a microbatch takes longer by what its last one hides more.
         """
+        pace = min(per_layer(table, "t") for table in self.plain) * (self.asked.microbatches - 1)
+        longest = self.layers[-1]
+        self.most_layers = int(min(longest, at_most / self.slower / pace)) if 0 < pace < np.inf else longest
         for g, (member, grid, table) in enumerate(zip(self.members, self.grids, self.plain, strict=True)):
             linked = member.host_bytes_per_s is not None or not self.techniques.may_stay  # refused without a link
             if linked and self.techniques.moves and table.t.size:
@@ -111,7 +115,11 @@ class StageTables:
         self._offers.clear()
         self._placed.clear()
         asked = self.asked
-        return Chain(asked.stages, asked.model.layers, self.devices, asked.microbatches, self.cells, by_layers=False)
+        layers, microbatches = asked.model.layers, asked.microbatches
+        return Chain(
+            asked.stages, layers, self.devices, microbatches, self.cells,
+            by_layers=False, most_layers=self.most_layers,
+        )  # fmt: skip
 
     @property
     def tied_times(self) -> list[float]:
@@ -131,6 +139,8 @@ class StageTables:
             return ()
         every = sum(self.devices)
         first_after = every - sum(used)
+        if not (stage + 1) * self.fewest <= first_after <= (stage + 1) * self.most:
+            return ()
         some = bisect_right(self.counts[group], self.devices[group] - used[group])
         # Asked for every number of devices that may be left, of which there are many: these tell all that differs.
         place = (stage, group, some, first_after % self.domain, first_after == every)

@@ -19,6 +19,7 @@ from sim.specs.catalog import models
 from sim.tuner import staged
 from sim.tuner.options import Grid, Question, Techniques
 from sim.tuner.solvers.chain import Choice, Effort, value
+from sim.tuner.solvers.exact import exact
 from sim.tuner.solvers.graph import grow
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import FREEDOMS, plan_of, questions, search_stages, solve_exactly
@@ -228,19 +229,32 @@ def test_a_graph_asks_once_for_all_that_is_offered_alike(cluster):
 
     def cells(stage, left, used):
         asked.append((stage, used))
-        first_after = cluster.gpus - sum(used)
-        sizes = [n for n in tables.counts[0] if n <= first_after]
+        first_after, some = cluster.gpus - sum(used), tables.counts[0]
+        used_up = (stage + 1) * some[0] <= first_after <= (stage + 1) * some[-1]
+        sizes = [n for n in some if n <= first_after and used_up]
         expected = [c for n in sizes for c in tables._cells_of(stage, 0, n, tables.crosses(first_after, n))]
         offered = tables.cells(stage, left, used)
         assert list(offered) == expected
         return offered
 
     graph = grow(replace(chain, cells=cells))
+    assert {bool(tables.cells(*place[:1], 0, place[1])) for place in asked} == {True, False}
     assert len(asked) == len(set(asked)) < sum(len(level.left) for level in graph.levels)
     every = grow(replace(chain, by_layers=True))
     assert every.cells == graph.cells
     for one, other in zip(graph.levels, every.levels, strict=True):
         assert all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_a_value_at_hand_makes_the_graph_smaller_and_loses_nothing(stages):
+    tables = StageTables(Question(SMALL, L4S, 64, stages, 4), Techniques((1, 2), (0, 1), ("none", "full"), (3,)))
+    whole = exact(tables.chain())
+    near = whole.value * 1.02
+    chain = tables.chain(near * tables.slower)
+    assert exact(chain, Effort(at_most=near)).value == whole.value
+    assert not exact(tables.chain(whole.value * tables.slower), Effort(at_most=whole.value)).choices
+    assert grow(chain, at_most=near).edges < grow(tables.chain()).edges / 2
 
 
 @pytest.mark.slow

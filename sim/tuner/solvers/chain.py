@@ -105,7 +105,8 @@ class Chain:
     devices: per type. microbatches: G of the objective. fill: share of x that the pipeline's fill takes (1 with 1F1B,
     1 / virtual stages interleaved, 0 without flush). cells: what a stage can be, by its place; the caller caches it, a
     sequence that is returned again for another place makes the solvers faster, and no sequence holds a cell twice.
-    by_layers: whether it depends on the layers left.
+    by_layers: whether it depends on the layers left. most_layers: no stage that is worth having holds more; that saves
+    the search from going where more than these would be left.
 
     Raises:
         InputError: no stage, a negative number, fewer microbatches than one.
@@ -118,10 +119,12 @@ class Chain:
     cells: Offer
     fill: float = 1.0
     by_layers: bool = True
+    most_layers: int = 2**31
 
     def __post_init__(self) -> None:
         for name, value, least in (
             ("stages", self.stages, 1), ("layers", self.layers, 0), ("microbatches", self.microbatches, 1),
+            ("most_layers", self.most_layers, 0),
             ("devices", min(self.devices, default=0), 0),
         ):  # fmt: skip
             if value < least:

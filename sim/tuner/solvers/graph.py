@@ -9,9 +9,11 @@ from math import inf, prod
 import numpy as np
 
 from sim.specs import InputError
-from sim.tuner.solvers.chain import Cell, Chain, Choice, Effort, Floats, Ints, Solution, never, value
+from sim.tuner.solvers.chain import NOTHING_BELOW, Cell, Chain, Choice, Effort, Floats, Ints, Solution, never, value
 
 MOST_EDGES = 20_000_000
+DENSE = 16
+"""So many times as many keys as there are edges may exist for a table of them to be faster than sorting."""
 IMPOSSIBLE = "no choice of the offered cells uses all layers and all devices"
 
 
@@ -76,10 +78,12 @@ class Graph:
 def on_graph(chain: Chain, effort: Effort, search: Callable[[Graph], Solution], most: int = MOST_EDGES) -> Solution:
     """Return what `search` makes of the graph of a chain, or what is known without one; see `grow`."""
     try:
-        graph = grow(chain, most, effort.stop)
+        graph = grow(chain, most, effort.stop, effort.at_most)
     except UnfinishedError as error:
         return Solution((), (), 0.0, False, 0, str(error))
-    return search(graph) if graph.possible else Solution((), (), inf, True, 0, IMPOSSIBLE)
+    if graph.possible:
+        return search(graph)
+    return Solution((), (), effort.at_most, True, 0, IMPOSSIBLE if effort.at_most == inf else NOTHING_BELOW)
 
 
 def unproven(chain: Chain, effort: Effort, choice: Choice | None, steps: int) -> Solution:
@@ -90,8 +94,8 @@ def unproven(chain: Chain, effort: Effort, choice: Choice | None, steps: int) ->
     return Solution((choice,), (reached,), 0.0, False, steps, "a heuristic proves nothing")
 
 
-def grow(chain: Chain, most: int = MOST_EDGES, stop: Callable[[], bool] = never) -> Graph:
-    """Return the graph of a chain; only what can be finished is kept.
+def grow(chain: Chain, most: int = MOST_EDGES, stop: Callable[[], bool] = never, at_most: float = inf) -> Graph:
+    """Return the graph of a chain; only what can be finished is kept, of cells that alone take less than `at_most`.
 
     Raises:
         UnfinishedError: there are more than `most` edges, or `stop` returned True.
@@ -99,7 +103,7 @@ def grow(chain: Chain, most: int = MOST_EDGES, stop: Callable[[], bool] = never)
     """
     if (chain.layers + 1) * prod(n + 1 for n in chain.devices) >= 2**62:
         raise InputError("chain.devices", chain.devices, "so few that layers x devices of each type stay below 2^62")
-    growing = _Growing(chain)
+    growing = _Growing(chain, at_most)
     left, used = np.array([chain.layers]), np.zeros((1, len(chain.devices)), dtype=np.int64)
     grown: list[Level] = []
     edges = 0
@@ -117,8 +121,8 @@ def grow(chain: Chain, most: int = MOST_EDGES, stop: Callable[[], bool] = never)
 class _Growing:
     """Collects the cells in the order in which they are first offered."""
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain, self.devices = chain, np.array(chain.devices, dtype=np.int64)
+    def __init__(self, chain: Chain, at_most: float) -> None:
+        self.chain, self.devices, self.at_most = chain, np.array(chain.devices, dtype=np.int64), at_most
         self.cells: list[Cell] = []
         self.index: dict[int, int] = {}
 
@@ -129,7 +133,7 @@ class _Growing:
             layers, uses, ids = self._columns(offered)
             fewer, more = left[nodes, None] - layers, used[nodes, None] + uses
             whole = (fewer == 0) & (more == self.devices).all(axis=2)
-            some = (fewer >= 0) & (more <= self.devices).all(axis=2)
+            some = (fewer >= 0) & (fewer <= stage * self.chain.most_layers) & (more <= self.devices).all(axis=2)
             r, c = np.nonzero(whole if stage == 0 else some)
             owner.append(nodes[r])
             cell.append(ids[c])
@@ -140,9 +144,9 @@ class _Growing:
         key = fewer
         for column, most in zip(more.T, self.chain.devices, strict=True):
             key = key * (most + 1) + column
-        _, first, child = np.unique(key, return_index=True, return_inverse=True)
+        many, child = _numbered(key)
         level = Level(left, used, _joined(owner, ())[order], _joined(cell, ())[order], child)
-        return level, fewer[first], more[first]
+        return level, _of_each(fewer, many, child), _of_each(more, many, child)
 
     def _offers(self, stage: int, left: Ints, used: Ints) -> list[tuple[Sequence[Cell], Ints]]:
         """Return the nodes by the sequence of cells that they are offered."""
@@ -160,7 +164,15 @@ class _Growing:
         order = np.argsort(of_node, kind="stable")
         begins = np.searchsorted(of_node[order], range(len(groups) + 1))
         nodes = (order[begin:end] for begin, end in pairwise(begins))
-        return [(offered, some) for (offered, _), some in zip(groups.values(), nodes, strict=True) if len(offered)]
+        each = ((self._quick(offered), some) for (offered, _), some in zip(groups.values(), nodes, strict=True))
+        return [(offered, some) for offered, some in each if offered]
+
+    def _quick(self, offered: Sequence[Cell]) -> Sequence[Cell]:
+        """Return the cells with which a step may take less than `at_most`, were theirs the only stage."""
+        if self.at_most == inf:
+            return offered
+        steady, fill = self.chain.microbatches - self.chain.fill, self.chain.fill
+        return [cell for cell in offered if steady * cell.t[0] + fill * cell.x.min() < self.at_most]
 
     def _columns(self, offered: Sequence[Cell]) -> tuple[Ints, Ints, Ints]:
         """Return layers [cell], devices [cell, type] and indices [cell] of a sequence."""
@@ -173,6 +185,28 @@ class _Growing:
         ids = np.array([self.index[id(cell)] for cell in offered])
         uses = np.array([cell.uses for cell in offered], dtype=np.int64).reshape(len(offered), len(self.devices))
         return np.array([cell.layers for cell in offered]), uses, ids
+
+
+def _numbered(keys: Ints) -> tuple[int, Ints]:
+    """Return how many different keys there are, and the number of each in their order.
+
+    Where keys lie dense a table of all that there could be takes a fraction of the time that sorting them does.
+    """
+    most = int(keys.max(initial=0)) + 1
+    if most > DENSE * len(keys):
+        different, number = np.unique(keys, return_inverse=True)
+        return len(different), number
+    held = np.zeros(most, dtype=np.int64)
+    held[keys] = 1
+    np.cumsum(held, out=held)
+    return int(held[-1]), held[keys] - 1
+
+
+def _of_each(values: Ints, nodes: int, number: Ints) -> Ints:
+    """Return the value of every node, of which all edges to it have the same."""
+    found = np.empty((nodes, *values.shape[1:]), dtype=np.int64)
+    found[number] = values
+    return found
 
 
 def _joined(parts: list[Ints], shape: tuple[int, ...]) -> Ints:

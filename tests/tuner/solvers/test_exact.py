@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.specs import InputError
-from sim.tuner.solvers.chain import Cell, Chain, Choice, Effort, frontier, legal, value
+from sim.tuner.solvers.chain import NOTHING_BELOW, Cell, Chain, Choice, Effort, frontier, legal, value
 from sim.tuner.solvers.exact import exact
 from sim.tuner.solvers.graph import UnfinishedError, grow
 from sim.tuner.solvers.milp import milp
@@ -97,6 +97,19 @@ def test_the_best_of_n_is_the_best_of_one():
     assert (many.values[0], many.bound) == (one.value, one.bound)
     limit = float(many.values[7])
     assert exact(chain, Effort(at_most=limit), n=20).values == many.values[:7]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_value_just_above_the_best_loses_it_not_and_one_at_the_best_leaves_nothing(seed):
+    chain = small(seed).chain
+    best = exact(chain)
+    if not best.choices:
+        return
+    near = exact(chain, Effort(at_most=best.value * (1 + 1e-6) + 1e-12))
+    assert near.value == best.value
+    none = exact(chain, Effort(at_most=best.value))
+    assert (none.choices, none.certified, none.note) == ((), True, NOTHING_BELOW)
+    assert none.bound >= best.value * (1 - 1e-12)
 
 
 def test_two_device_types_are_all_used():
