@@ -247,6 +247,13 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
     return shape
 
 
+def _alone(schedules: Column) -> Column:
+    """Return the schedule that stands for all listed ones where there is no pipeline: none, or 1F1B, which is the same;
+    without either of them each for itself, as GPipe's keeps every microbatch."""
+    same = next((each for each in (NONE, ONE_F_ONE_B) if (schedules == each).any()), None)
+    return schedules if same is None else np.full_like(schedules, same)
+
+
 def _unordered(model: Model, spread: Spread, shape: Mapping[str, Column]) -> NDArray[np.bool_]:
     """Return which combinations the schedules without closed form refuse."""
     refused = np.zeros(len(shape["pp"]), dtype=bool)
@@ -277,7 +284,7 @@ REASONS: tuple[Reason, ...] = (
     ),
     (
         "a pipeline schedule with pp = 1 (the same as none)",
-        lambda model, spread, rows: (rows["schedule"] == NONE).any() & (spread.pp == 1) & (rows["schedule"] != NONE),
+        lambda model, spread, rows: (spread.pp == 1) & (rows["schedule"] != _alone(rows["schedule"])),
     ),
     ("microbatches or ranks that the schedule cannot have", _unordered),
 )

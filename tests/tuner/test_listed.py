@@ -183,6 +183,15 @@ def test_schedules_compete():
     assert every.contended_s < runnable.contended_s
 
 
+@pytest.mark.parametrize(("listed", "alone"), [(["1f1b", "zb-h1"], ["none"]), (["gpipe", "zb-h1"], ["gpipe", "zb-h1"])])
+def test_without_a_pipeline_1f1b_stands_for_all_schedules(listed, alone):
+    space = build_space(SMALL, NODE, 64, SHAPES | {"pp": [1, 2], "micro_batch": [1], "zero": [0], "schedule": listed})
+    plans = [space.plan(row, 0, 0, 0) for row in range(len(space.allowed))]
+    assert [plan.schedule for plan in plans if plan.pp == 1] == alone
+    assert [plan.schedule for plan in plans if plan.pp == 2] == listed
+    assert sum(space.excluded.values()) + space.allowed.sum() == space.asked
+
+
 def test_orders_that_cannot_be_are_counted():
     space = build_space(SMALL, NODE, 8, {"schedule": ["2bw", "dualpipev"], "pp": [8], "micro_batch": [4, 8]})
     assert not space.allowed.any()
