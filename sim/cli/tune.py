@@ -130,7 +130,8 @@ def tuned_data(found: Tuned, run: Run | None, stop: Stop) -> dict[str, Any]:
         "evaluated": found.evaluated,
         "feasible": found.feasible,
         "excluded": found.excluded,
-        "seconds": dict(found.seconds),
+        "seconds": found.seconds["total"],
+        "seconds_by_part": {name: took for name, took in found.seconds.items() if name != "total"},
         "gap": found.gap,
         "certified": found.certified,
         "robustness": robust

@@ -165,6 +165,7 @@ def test_tune_prints_the_contract_and_leaves_runnable_plans(trainsim, search, tm
     data = json.loads(out)
     assert code == 0
     assert set(data) >= {"plans", "evaluated", "seconds", "gap", "certified", "baseline", "speedup"}
+    assert 0 < sum(data["seconds_by_part"].values()) == pytest.approx(data["seconds"])
     assert set(data["plans"][0]) >= {"plan", "step_time_s", "peak_memory_bytes", "p_best", "why"}
     assert data["plans"][0]["memory_kind"] == "allocated" and data["plans"][0]["memory_rank"] == 0
     assert len(data["plans"]) == 3
