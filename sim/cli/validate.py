@@ -158,7 +158,8 @@ def _print(results: Mapping[str, Validation]) -> None:
     memories = {name: s for name, s in found.items() if s["memory"]["n"] or any(s["oom"].values())}
     if memories:
         shown = table_of(
-            "peak memory: absolute errors, and out-of-memory verdicts",
+            "peak memory: absolute errors, and out-of-memory verdicts "
+            "(of runs, and of devices 10 % smaller and larger than measured peaks)",
             VERDICTS,
         )
         for name, s in memories.items():

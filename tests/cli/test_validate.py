@@ -26,14 +26,14 @@ def test_json_has_exactly_the_contracts_keys(validate, tmp_path) -> None:
     }  # fmt: skip
     assert "vocab = 51200 (GPT-2's, padded)" in found["rows"][0]["assumptions"]
     assert (found["rows"][0]["memory_kind"], found["rows"][0]["memory_rank"]) == ("allocated", "max")
-    assert set(found["summary"]) == {"time", "memory", "oom"}
+    assert set(found["summary"]) == {"time", "memory", "oom", "oom_of_runs"}
     assert set(found["summary"]["time"]) == {
         "n", "mape", "median", "p90", "bias", "mape_debiased", "pairwise_order", "mean_regret", "coverage80",
         "median_width", "baselines",
     }  # fmt: skip
     assert set(found["summary"]["time"]["baselines"]) == {"constant_mfu", "constant_mfu_bubble"}
     assert set(found["summary"]["memory"]) == {"n", "mape", "median", "max", "coverage80"}
-    assert set(found["summary"]["oom"]) == {"tp", "fp", "fn", "tn"}
+    assert set(found["summary"]["oom"]) == set(found["summary"]["oom_of_runs"]) == {"tp", "fp", "fn", "tn"}
     assert [r["id"] for r in found["skipped"]] == ["site-3"] and [r["id"] for r in found["not_scored"]] == ["site-2"]
 
 

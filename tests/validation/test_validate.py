@@ -98,7 +98,9 @@ def test_memory_takes_the_stated_kind_and_rank(tmp_path) -> None:
 )
 def test_a_measured_peak_gives_a_device_on_either_side(tmp_path, predicted_gb: float, wanted: dict[str, int]) -> None:
     table = rows(tmp_path, {**MEMORY, "peak_memory_bytes": "1e10"})
-    assert summary(validate(table, constant(1, (predicted_gb * GB,))))["oom"] == wanted
+    found = summary(validate(table, constant(1, (predicted_gb * GB,))))
+    assert found["oom"] == wanted
+    assert found["oom_of_runs"] == {"tp": 0, "fp": 0, "fn": 0, "tn": 1}
 
 
 def test_the_runs_own_verdict_counts_unless_its_recipe_is_incomplete(tmp_path) -> None:
