@@ -1,6 +1,7 @@
 """`trainsim cluster`: jobs that share a cluster of different devices."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
@@ -31,6 +32,14 @@ from sim.specs.files import print_json
 
 TYPES = ("v100", "p100", "k80")
 """What the numbers of `--cluster V:P:K` count."""
+
+OPTION_OF = {
+    "devices": "--cluster",
+    "kind": "--policy",
+    "mean_interarrival_s": "--every-s",
+    "usd_per_hour": "--usd-per-gpu-hour",
+}
+"""Options that fill fields of other names."""
 
 CHECK_EVERY = 20
 """Allocations between two that are solved as one too, to tell what a split problem loses."""
@@ -68,7 +77,20 @@ class _Inputs:
     notes: tuple[str, ...] = ()
 
 
+@contextmanager
+def _by_option() -> Iterator[None]:
+    """Name the option in errors about the field that it fills under another name."""
+    try:
+        yield
+    except InputError as error:
+        field_, dot, name = error.path.partition(".")
+        if field_ not in OPTION_OF:
+            raise
+        raise InputError(f"{OPTION_OF[field_]}{dot}{name}", error.value, error.allowed, error.also) from None
+
+
 @app.command("simulate")
+@_by_option()
 def simulate_command(
     cluster: Annotated[str, typer.Option(help="Devices: 8:16:24 (V100:P100:K80) or type=count,type=count.")],
     throughputs: Annotated[Path | None, THROUGHPUTS] = None,

@@ -15,7 +15,10 @@ from sim.cluster.state import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """`repeats` rounds of `length_s` from `start_s`, with the jobs `held` (W, 2) on each device, -1 for none."""
+    """`repeats` rounds of `length_s` from `start_s`, with the jobs `held` (W, 2) on each device, -1 for none.
+
+    Devices are numbered type by type, by the types' names: not in the order of `Simulated.types`.
+    """
 
     start_s: float
     length_s: float

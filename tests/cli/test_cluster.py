@@ -38,7 +38,7 @@ def test_words(trainsim):
 def test_devices_beyond_the_most_are_not_told_a_range_that_holds_them(trainsim):
     """1e9 was refused by `a number from 0 to 1e9`."""
     assert (
-        "devices.v100: got 1000000000; allowed: a whole number from 0 to 1000000"
+        "--cluster.v100: got 1000000000; allowed: a whole number from 0 to 1000000"
         in drawn(trainsim, cluster="1e9:1:1")[2]
     )
 
@@ -120,19 +120,19 @@ def test_entities_of_a_log_by_their_weights(trainsim, tmp_path):
         (("--cluster", "v100=x"), "--cluster: got 'v100=x'"),
         (("--cluster", "v100=1.5"), "--cluster.v100: got 1.5; allowed: a whole number"),
         (("--cluster", "v100=4,v100=8"), "--cluster: got 'v100=4,v100=8'; allowed: each type once"),
-        (("--cluster", "h100=1"), "devices.h100: got 'h100'; allowed: one of v100, p100, k80"),
+        (("--cluster", "h100=1"), "--cluster.h100: got 'h100'; allowed: one of v100, p100, k80"),
         (("--cluster", "1:1:1", "--policy", "best"), "policy: got 'best'; allowed: one of allox"),
-        (("--cluster", "1:1:1", "--window", "0:5"), "mean_interarrival_s: got 0.0; allowed: above 0 s"),
+        (("--cluster", "1:1:1", "--window", "0:5"), "--every-s: got 0.0; allowed: above 0 s"),
         (("--cluster", "1:1:1", "--window", "0:5", "--jobs", "3", "--every", "9"), "window: got '0:5'; allowed"),
         (("--cluster", "1:1:1", "--window", "5"), "--window: got '5'; allowed: FIRST:LAST"),
         (("--cluster", "1:1:1", "--window", "0:3", "--draws", "2"), "--draws: got 2; allowed: left out beside"),
         (("--cluster", "1:1:1", "--draws", "2"), "--draws: got 2; allowed: left out with measured"),
-        (("--cluster", "1:1:1", "--price", "v100=1"), "usd_per_hour.p100: missing; required"),
+        (("--cluster", "1:1:1", "--price", "v100=1"), "--usd-per-gpu-hour.p100: missing; required"),
         (("--cluster", "1:1:1", "--gavel-parity", "--switch-s", "1"), "--switch-s: got 1.0; allowed: left out beside"),
         (("--cluster", "1:1:1", "--gavel-parity", "--gpus-per-server", "4"), "--gpus-per-server: got 4; allowed: left"),
         (("--cluster", "1:1:1", "--round-s", "0"), "--round-s: got 0"),
-        (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "kind: got 'fifo'"),
-        (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "usd_per_hour"),
+        (("--cluster", "1:1:1", "--parts", "2", "--policy", "fifo"), "--policy: got 'fifo'"),
+        (("--cluster", "1:1:1", "--policy", "max_sum_throughput_normalized_by_cost_perf"), "--usd-per-gpu-hour"),
         (("--cluster", "1:1:1", "--inside", "fifo"), "--inside: got 'fifo'; allowed: left out beside max_min_fairness"),
         (("--cluster", "1:1:1", "--policy", "hierarchical", "--inside", "no"), "inside: got 'no'; allowed: one of"),
         (("--cluster", "1:1:1", "--policy", "hierarchical", "--entity-weights", "a=2"), "left out: no job is of an"),
