@@ -21,6 +21,7 @@ from rich.console import Console
 from calibration.errors import summary, table
 from calibration.fit import predict, rms_log_error_of_sums
 from calibration.fitted import Family
+from calibration.folder import alone
 from calibration.measured import Row, fit_families, samples_of
 from calibration.report import write_report
 from calibration.samples import Floats, Samples
@@ -81,10 +82,16 @@ def calibrate_trace(trace: Path, out: Path, base: str | None = None) -> Traced:
 
     Raises:
         InputError: not such a trace, one without shapes or without known kernels, or with impossible times; no base,
-            or one of another kind of device; `out` holds the samples of a measuring session, or cannot be written.
+            or one of another kind of device; `out` holds the samples of a measuring session, is written by another
+            process, or cannot be written.
     """
-    if (out / SESSION).exists():
-        raise InputError("--out", str(out), f"a folder without {SESSION}, whose samples would be lost")
+    with alone(out):
+        if (out / SESSION).exists():
+            raise InputError("--out", str(out), f"a folder without {SESSION}, whose samples would be lost")
+        return _calibrated(trace, out, base)
+
+
+def _calibrated(trace: Path, out: Path, base: str | None) -> Traced:
     recorded = read_tree(trace)
     seen = kernels(recorded)
     if not seen:
@@ -341,7 +348,6 @@ def _write(out: Path, rows: Sequence[Row], profile: Profile, families: Sequence[
         InputError: it cannot be written.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / SAMPLES, parquet([dict(row) for row in rows]))
         write_atomically(out / "profile.json", profile_text(profile))
         write_report(out / REPORT, profile, families, [])

@@ -6,9 +6,9 @@ library, fused recurrent layers beside cuDNN's, Tempo's layers beside torch's, p
 Megatron-Core's layers take to issue, and the networks of the benchmark, measured and predicted. Each step runs in a
 process of its own under a time limit; what it returns is written to DIR/NAME.json and what it prints to DIR/NAME.log.
 DIR/state.json says what is done: the same command again goes on from there, so that a lease of 25 minutes may also be
-three calls of `--minutes 8`. In a shorter lease every step gets less, in proportion: fewer samples and some executed
-plans tell more than all samples and no plan. A step that fails, is missing or takes too long is recorded, and the next
-one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
+three calls of `--minutes 8`, one after the other. In a shorter lease every step gets less, in proportion: fewer samples
+and some executed plans tell more than all samples and no plan. A step that fails, is missing or takes too long is
+recorded, and the next one runs. At the end DIR/results.zip holds everything (at most 16 MiB).
 
 To go on with a profile that is shipped, copy its folder to DIR/profile first.
 
@@ -36,6 +36,7 @@ from uuid import uuid4
 import psutil
 import typer
 
+from calibration.folder import LOCK, alone
 from calibration.guards import interruptible
 from sim.specs.fields import InputError, read, real, spec
 from sim.specs.files import load_mapping, print_json, write_atomically, write_json
@@ -378,9 +379,10 @@ def load_result(path: Path) -> dict[str, Any]:
 
 def pack(folder: Path, most_bytes: int = MOST_ZIP_BYTES) -> list[str]:
     """Write `results.zip` with all files of `folder`, small ones first; return those for which there was no room."""
-    files = sorted((p for p in folder.rglob("*") if p.is_file() and p.name != RESULTS), key=lambda p: p.stat().st_size)
-    held, left_out, room = io.BytesIO(), [], most_bytes - 4_096
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+    held = (p for p in folder.rglob("*") if p.is_file() and p.name not in (RESULTS, LOCK))
+    files = sorted(held, key=lambda p: p.stat().st_size)
+    packed, left_out, room = io.BytesIO(), [], most_bytes - 4_096
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
             name, content = path.relative_to(folder).as_posix(), path.read_bytes()
             room -= len(zlib.compress(content)) + 2 * len(name.encode()) + 200  # headers, in the directory too
@@ -388,7 +390,7 @@ def pack(folder: Path, most_bytes: int = MOST_ZIP_BYTES) -> list[str]:
                 left_out.append(name)
             else:
                 archive.writestr(name, content)
-    write_atomically(folder / RESULTS, held.getvalue())
+    write_atomically(folder / RESULTS, packed.getvalue())
     return left_out
 
 
@@ -410,19 +412,20 @@ def main(
     for option, value in (("--lease", lease), ("--minutes", minutes)):
         if value is not None and not 0 < value <= 1_440:
             raise InputError(option, value, "a number above 0, at most 1440")
-    out.mkdir(parents=True, exist_ok=True)
     place = Place(device, out, suite, limit, despite_load)  # type: ignore[arg-type]
     if only is not None:
         named = {step.name: step for step in STEPS}
         if only not in named:
             raise InputError("--only", only, "one of " + ", ".join(named))
         started_s = time.time() - psutil.Process().create_time()
-        raise typer.Exit(in_process(named[only], replace(place, limit_s=limit - started_s)))
-    try:
-        with interruptible():
-            state = perform(shared_out(STEPS, lease), place, minutes or lease, separately)
-    finally:
-        left_out = pack(out)
+        with alone(place.profile):  # the folder itself is kept by the session that started this step
+            raise typer.Exit(in_process(named[only], replace(place, limit_s=limit - started_s)))
+    with alone(out):
+        try:
+            with interruptible():
+                state = perform(shared_out(STEPS, lease), place, minutes or lease, separately)
+        finally:
+            left_out = pack(out)
     steps = {name: asdict(held) for name, held in state.items()}
     print_json({"steps": steps, "results": str(out / RESULTS), "left_out": left_out})
 

@@ -17,13 +17,14 @@ from calibration.errors import summary, table
 from calibration.execute import holdout
 from calibration.execute.busy import nobody, others
 from calibration.execute.processes import ExecutionError
+from calibration.folder import alone
 from calibration.guards import BusyError
 from calibration.kernels.family import Suite
 from calibration.kernels.registry import FAMILIES
 from calibration.measure import LostError, Progress
 from calibration.measured import build_profile
 from calibration.session import DEVICE_FILE, Request, measured, open_bench
-from calibration.store import Session, alone
+from calibration.store import Session
 from sim.costs.profile import Profile, profile_name
 from sim.specs.fields import InputError
 from sim.specs.files import print_json

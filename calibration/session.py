@@ -12,12 +12,13 @@ import torch
 from calibration import collectives, neighbours
 from calibration.cuda import Cuda
 from calibration.device import Fingerprint, Kind, cpu_fingerprint, cuda_fingerprint, device_file, highest_rates, machine
+from calibration.folder import made
 from calibration.guards import MOST_OTHERS, BusyError, admit, interruptible, settled
 from calibration.host import host_instruments
 from calibration.instruments import Instruments, usable_cores
 from calibration.kernels.family import Family, Suite
 from calibration.measure import Progress, Sampler, order
-from calibration.store import SAMPLES, SESSION, Session, Store, load_session, made, new_session
+from calibration.store import SAMPLES, SESSION, Session, Store, load_session, new_session
 from calibration.timing import METHODS
 from sim.specs.fields import InputError
 from sim.specs.files import DRAFT, write_atomically

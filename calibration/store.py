@@ -3,8 +3,7 @@
 import io
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from json import dumps
@@ -19,7 +18,6 @@ from pydantic import Field
 from calibration.device import Fingerprint
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, what_stands, write_atomically
-from sim.specs.locks import lock_file, unlocked
 
 TEXTS = ("op", "direction", "dtype", "layout", "implementation", "group", "use", "id")
 NUMBERS = ("t_s", "t_min_s", "t_p10_s", "t_p90_s")
@@ -42,7 +40,7 @@ SCHEMA = pa.schema(
 )
 """Columns of `samples.parquet`; times are seconds of one kernel call, `shape` is JSON text (name -> number)."""
 
-SAMPLES, SESSION, LOCK = "samples.parquet", "session.json", "calibrate.lock"
+SAMPLES, SESSION = "samples.parquet", "session.json"
 MOST_BYTES, MOST_ROWS = 2**26, 200_000
 EVERY_S = 3.0
 UNITS = {"time": "s", "size": "bytes", "work": "FLOP", "clock": "Hz", "power": "W", "temperature": "degrees C"}
@@ -122,33 +120,6 @@ def commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return told.stdout.strip() if told.returncode == 0 else ""
-
-
-def made(folder: Path) -> None:
-    """Make a folder where there is none; raises InputError where that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError("--out", str(folder), f"a folder that exists or can be made ({error.strerror})") from None
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Make a folder and keep other calibrations out of it; a new one in which nothing is written goes again.
-
-    Raises:
-        InputError: another calibration writes it, or it cannot be written.
-    """
-    new = not folder.exists()
-    made(folder)
-    lock = lock_file(folder / LOCK, "--out", folder)
-    try:
-        yield
-    finally:
-        unlocked(lock)
-        if new:
-            with suppress(OSError):
-                folder.rmdir()
 
 
 class Store:

@@ -1,6 +1,7 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,6 +30,7 @@ from calibration.execute.measure import (
 from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
+from calibration.folder import alone
 from calibration.instruments import usable_cores
 from sim.plans.plan_file import load_plan
 from sim.schedules import Schedule
@@ -95,14 +97,16 @@ def execute_command(
         _tell_task(task, prepare(run, setting, task), as_json)
         return
     learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
-    try:
-        row = execute(held, setting, nobody if despite_load else others, other, most)
-    except ExecutionError as error:
-        progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    if traces:
-        progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
-    lesson = learn(learner, held, row) if learner else None
+    # Of two lessons at once one would be lost.
+    with alone(learner, "--learn") if learner else nullcontext():
+        try:
+            row = execute(held, setting, nobody if despite_load else others, other, most)
+        except ExecutionError as error:
+            progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        if traces:
+            progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
+        lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
     assumed += row.checked.lines("cluster.profile") if row.checked else ()
     if as_json:

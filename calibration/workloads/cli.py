@@ -9,11 +9,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from calibration.folder import alone
 from calibration.guards import BusyError
 from calibration.measuring import KINDS, bar, budget_s, checked_seed, one_of, results_console
 from calibration.session import open_bench
 from calibration.spot_check import spot_check
-from calibration.store import alone
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
 from calibration.workloads.workload import SIZES, Size

@@ -19,9 +19,10 @@ from calibration import measuring
 from calibration.cli import _run_level, app
 from calibration.collectives import Measured as Collective
 from calibration.execute.busy import idle
+from calibration.folder import LOCK, alone
 from calibration.measuring import budget_s
 from calibration.session import Bench, open_bench
-from calibration.store import LOCK, SAMPLES, SESSION, alone, load_session, read_samples
+from calibration.store import SAMPLES, SESSION, load_session, read_samples
 from sim.costs.profile import load_profile
 from sim.specs.fields import InputError
 from tests.calibration.fakes import FINGERPRINT, FakeFamily, FakeMachine, families
@@ -90,9 +91,8 @@ def test_a_folder_that_another_calibration_writes_is_refused_and_left_alone(invo
     """Whoever has it ends, however it ends: then it is free, whatever it has left there."""
     out = tmp_path / "p"
     told = rf"^--out: got '{out}'; allowed: one that no other process writes; process {{}} does$"
-    holder = (
-        f"from calibration.store import alone; from pathlib import Path\nwith alone(Path({str(out)!r})): input(print())"
-    )
+    modules = "from calibration.folder import alone; from pathlib import Path"
+    holder = f"{modules}\nwith alone(Path({str(out)!r})): input(print())"
     command, env = [sys.executable, "-uc", holder], {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as other:
         other.stdout.readline()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from calibration import cli
 from calibration.fit import predict
+from calibration.folder import alone
 from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace, in_steps
 from calibration.store import SAMPLES, SCHEMA, SESSION, read_samples
 from calibration.trace_tree import DTYPES, read_tree
@@ -354,3 +355,23 @@ def test_the_command_takes_one_source_only(tmp_path):
     done = CliRunner().invoke(cli.app, ["--trace", str(tmp_path), "--device", "cpu"])
     assert isinstance(done.exception, InputError)
     assert "one of --device, --from and --trace" in str(done.exception)
+
+
+def test_a_folder_that_another_process_writes_is_refused_and_left_alone(tmp_path):
+    out = tmp_path / "out"
+    with alone(out), pytest.raises(InputError, match=r"--out: got .* one that no other process writes"):
+        calibrate_trace(written(tmp_path, products(3.0)), out, BASE)
+    assert not out.exists()
+
+
+def test_the_folder_is_kept_until_everything_is_written(tmp_path, monkeypatch):
+    def tried(path, *_):
+        with pytest.raises(InputError, match="one that no other process writes"), alone(path.parent):
+            pass
+
+    monkeypatch.setattr("calibration.from_trace.write_report", tried)
+    calibrate_trace(written(tmp_path, products(3.0)), tmp_path / "out", BASE)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["profile.json", SAMPLES]
+    with pytest.raises(InputError, match="a readable trace"):
+        calibrate_trace(tmp_path / "none.json", tmp_path / "new", BASE)
+    assert not (tmp_path / "new").exists()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import gpu_session, measured, session
+from calibration.folder import LOCK, alone
 from calibration.gpu_session import (
     MISSING,
     RESULTS,
@@ -358,6 +359,32 @@ def test_measure_reports_counts(fake_session, place):
 
 def start(tmp_path, *arguments):
     return [sys.executable, "-m", "calibration.gpu_session", "--device", "cpu", "--out", str(tmp_path), *arguments]
+
+
+@pytest.mark.parametrize(("options", "held"), [((), ""), (("--only", "measure"), "profile")])
+def test_what_another_process_writes_is_refused_and_left_alone(fake_session, tmp_path, options, held):
+    out = tmp_path / held
+    told = rf"^--out: got '{out}'; allowed: one that no other process writes; process {os.getpid()} does$"
+    with alone(out), pytest.raises(InputError, match=told):
+        run_main(["--device", "cpu", "--suite", "smoke", "--out", str(tmp_path), *options])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_session_and_its_step_keep_others_out(monkeypatch, tmp_path):
+    def tried(place, folder):
+        with pytest.raises(InputError, match="one that no other process writes"), alone(folder):
+            pass
+        return Record(status="done")
+
+    monkeypatch.setattr(gpu_session, "STEPS", [Step("s", 1.0, lambda place: asdict(tried(place, place.profile)))])
+    monkeypatch.setattr(gpu_session, "separately", lambda step, place: tried(place, place.folder))
+    arguments = ["--device", "cpu", "--suite", "smoke", "--out", str(tmp_path)]
+    assert json.loads(run_main(arguments).stdout)["steps"]["s"]["status"] == "done"
+    assert run_main([*arguments, "--only", "s"]).exit_code == 0
+    (tmp_path / LOCK).write_text("of a process that was killed")
+    assert pack(tmp_path) == []
+    with zipfile.ZipFile(tmp_path / RESULTS) as archive:
+        assert sorted(archive.namelist()) == ["s.json", "state.json"]
 
 
 def test_too_short_a_call_leaves_everything_for_the_next(tmp_path):

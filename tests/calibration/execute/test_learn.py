@@ -16,6 +16,7 @@ from calibration.execute import cli, learn
 from calibration.execute.learn import added, fit, leave_one_out, mean_errors, save
 from calibration.execute.measure import Measured, processes
 from calibration.execute.predict import predict
+from calibration.folder import alone
 from sim.costs.learned import FILE, Group, Learned, LearnedRun, read_learned
 from sim.costs.profile import load_profile
 from sim.specs import InputError
@@ -240,6 +241,25 @@ def test_what_cannot_be_learned_from_is_refused_before_it_runs(tmp_path, folder,
     data = json.loads((folder / "profile.json").read_text())
     (folder / "profile.json").write_text(json.dumps(data | {"fingerprint": {"name": "a core of long ago"}}))
     assert "a core of long ago" in refused(path)
+
+
+@pytest.mark.usefixtures("unrun")
+def test_a_folder_that_another_process_writes_is_refused_before_anything_runs(tmp_path, folder):
+    with alone(folder):
+        assert refused(job(tmp_path, folder)).startswith(f"--learn: got '{folder}'; allowed: one that no other process")
+
+
+@pytest.mark.usefixtures("slower")
+def test_no_other_process_writes_the_folder_from_the_run_to_the_lesson(tmp_path, folder, monkeypatch):
+    def tried(*_):
+        with pytest.raises(InputError, match="no other process writes"), alone(folder):
+            pass
+
+    measured, learned = cli.measure_all, cli.learn
+    monkeypatch.setattr(cli, "measure_all", lambda *given: (tried(), measured(*given))[1])
+    monkeypatch.setattr(cli, "learn", lambda *given: (learned(*given), tried())[0])
+    execute(tmp_path, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [FILE, "profile.json"]
 
 
 @pytest.mark.usefixtures("unrun")
