@@ -36,6 +36,8 @@ def _style(n: int) -> tuple[str, str]:
 
 MOST_FLAGGED = 200
 MOST_PERCENT = 200.0
+LEGEND_ROW = 19
+"""Pixels of a row of the legend, of which a figure of 500 pixels holds at most three entries side by side."""
 
 
 def write_report(
@@ -169,7 +171,7 @@ def _held_out(found: Errors | None) -> str:
 
 def roofline(families: Sequence[Family], theme: Theme) -> go.Figure:
     """Return achieved FLOP/s against FLOP per byte, both logarithmic, with the fitted roofs."""
-    figure = frame(theme, 420, "arithmetic intensity (FLOP/byte)", "measured rate (FLOP/s)", margin=MARGIN | {"t": 96})
+    figure = frame(theme, 420, "arithmetic intensity (FLOP/byte)", "measured rate (FLOP/s)")
     kept = [f for f in families if np.any((f.flop > 0) & (f.bytes > 0)) and "rate" in f.model.parameters]
     if not kept:
         return figure.update_layout(title_text="no kernel with FLOP and bytes")
@@ -194,7 +196,7 @@ def roofline(families: Sequence[Family], theme: Theme) -> go.Figure:
 
 def bandwidths(families: Sequence[Family], theme: Theme) -> go.Figure:
     """Return achieved bytes/s of memory-bound kernels against bytes, both logarithmic."""
-    figure = frame(theme, 420, "bytes moved", "measured bandwidth (bytes/s)", margin=MARGIN | {"t": 96})
+    figure = frame(theme, 420, "bytes moved", "measured bandwidth (bytes/s)")
     kept = [f for f in families if f.model.size == "bytes"]
     if not kept:
         return figure.update_layout(title_text="no memory-bound kernel")
@@ -219,10 +221,21 @@ def _dots(figure: go.Figure, n: int, name: str, x: Floats, y: Floats, theme: The
     )
 
 
+def _decades(values: Floats) -> dict[str, Any]:
+    """Return what makes an axis logarithmic: a tick for each power of ten, among few of them also at 2 and 5."""
+    few = len(values) and values.max() < 100 * values.min()
+    return {"type": "log", "exponentformat": "power", "dtick": "D2" if few else 1}
+
+
+def _below_legend(figure: go.Figure) -> go.Figure:
+    """Leave the room above the plot that the rows of the legend need."""
+    shown = sum(trace.showlegend is not False for trace in figure.data)
+    return figure.update_layout(margin_t=MARGIN["t"] + LEGEND_ROW * ((shown - 1) // 3))
+
+
 def _logarithmic(figure: go.Figure) -> go.Figure:
-    for axis in (figure.update_xaxes, figure.update_yaxes):
-        axis(type="log", dtick=1, exponentformat="power")
-    return figure
+    x, y = (np.concatenate([np.asarray(trace[axis], float) for trace in figure.data]) for axis in "xy")
+    return _below_legend(figure.update_xaxes(**_decades(x)).update_yaxes(**_decades(y)))
 
 
 def _residuals(families: Sequence[Family]) -> str:
@@ -231,8 +244,8 @@ def _residuals(families: Sequence[Family]) -> str:
         m.figure(
             f"residuals-{n}",
             lambda t, some=[f for f in families if f.model.op == op]: residuals(some, t),  # type: ignore[misc]
-            f"{op}: measured over predicted time less one, by size; fitted shapes by the folds that had not seen them, "
-            "larger symbols: shapes that were never fitted. Band: nominal 80 % interval of the first of the kernels.",
+            f"{op}: measured over predicted time less one, by size (drawn up to {MOST_PERCENT:.0f} %); fitted shapes "
+            "by the folds that had not seen them, larger symbols: never fitted. Band: 80 % interval of the first one.",
         )
         for n, op in enumerate(ops)
     ]
@@ -244,7 +257,7 @@ def residuals(families: Sequence[Family], theme: Theme) -> go.Figure:
     """Return residuals in percent by size, with the conformal band of the first family."""
     unit = families[0].model.size
     title = f"{families[0].model.op}: {'FLOP' if unit == 'flop' else 'bytes'} of one kernel"
-    figure = frame(theme, 360, safe(title), "measured / predicted - 1 (%)", margin=MARGIN | {"t": 96})
+    figure = frame(theme, 360, safe(title), "measured / predicted - 1 (%)")
     first = families[0]
     _band(figure, first, theme)
     for n, family in enumerate(families):
@@ -260,7 +273,8 @@ def residuals(families: Sequence[Family], theme: Theme) -> go.Figure:
                 hovertemplate="%{x:.3s}: %{y:.1f} %, never fitted<extra>" + safe(family.name) + "</extra>",
             )  # fmt: skip
     figure.add_hline(y=0, line={"color": colour("text", theme), "width": 1})
-    return figure.update_xaxes(type="log", dtick=1, exponentformat="power")
+    sizes = [part.size for family in families for part in (family.samples, *family.others.values())]
+    return _below_legend(figure.update_xaxes(**_decades(np.concatenate(sizes))))
 
 
 def _percent(measured: Floats, predicted: Floats) -> Floats:
@@ -285,7 +299,7 @@ def _band(figure: go.Figure, family: Family, theme: Theme) -> None:
 
 def coverage_figure(families: Sequence[Family], theme: Theme) -> go.Figure:
     """Return the share of samples inside their interval against the nominal level, a line per kernel."""
-    figure = frame(theme, 420, "nominal level (%)", "share inside (%)", margin=MARGIN | {"t": 120})
+    figure = frame(theme, 420, "nominal level (%)", "share inside (%)")
     levels = [100 * float(level) for level in LEVELS]
     figure.add_scatter(
         x=levels, y=levels, mode="lines", name="as it should be", line={"color": colour("text", theme), "width": 1.5}
@@ -297,7 +311,7 @@ def coverage_figure(families: Sequence[Family], theme: Theme) -> go.Figure:
         _dots(figure, n, f"{op} ({total})", np.array(levels), np.array(y), theme)
         shade, _ = _style(n)
         figure.data[-1].update(mode="lines+markers", line={"color": colour(shade, theme), "width": 1})
-    return figure.update_yaxes(range=[0, 103])
+    return _below_legend(figure.update_yaxes(range=[0, 103]))
 
 
 def _coverage_table(families: Sequence[Family]) -> str:

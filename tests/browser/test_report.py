@@ -48,6 +48,24 @@ def test_nothing_is_fetched(page):
     assert [r for r in requests if not r.startswith(("file:", "data:", "blob:"))] == []
 
 
+HIDDEN = """[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.querySelector('.legend')
+    && [...plot.querySelectorAll('.modebar-group')].some(buttons =>
+    buttons.getBoundingClientRect().bottom > plot.querySelector('.legend').getBoundingClientRect().top))
+    .map(plot => plot.id)"""
+
+
+@pytest.mark.parametrize("width", [800, 1600])
+def test_buttons_lie_on_no_legend(page, width):
+    opened, _, _ = page
+    hidden = []
+    for each in (width, 1280):  # plotly redraws after a while
+        opened.set_viewport_size({"width": each, "height": 900})
+        opened.wait_for_timeout(500)
+        hidden += opened.evaluate(HIDDEN)
+    assert opened.evaluate("document.querySelectorAll('.legend').length") >= 4
+    assert hidden == []
+
+
 def test_no_horizontal_scroll_and_full_width(page):
     opened, _, _ = page
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

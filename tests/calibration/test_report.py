@@ -9,7 +9,7 @@ import pytest
 
 from calibration.fit import Fit, Free, cross_validate
 from calibration.intervals import coverage, size_bins
-from calibration.report import MOST_PERCENT, Family, errors_table, page, residuals, roofline, verdict
+from calibration.report import LEGEND_ROW, MOST_PERCENT, Family, errors_table, page, residuals, roofline, verdict
 from calibration.samples import Samples
 from calibration.whole import Whole
 from sim.costs.fitted import Errors, KernelModel
@@ -99,3 +99,17 @@ def test_the_roof_is_the_fitted_rate() -> None:
     figure = roofline([one], "dark")
     assert len(figure.data) == 1  # no memory-bound kernel, no roof
     assert np.median(figure.data[0].y) == pytest.approx(one.model.parameters["rate"], rel=0.1)
+
+
+@pytest.mark.parametrize(("kernels", "rows"), [(1, 1), (3, 1), (4, 2), (16, 6)])
+def test_the_plot_begins_below_the_legend_of_a_narrow_figure(kernels, rows) -> None:
+    figure = roofline([family()] * kernels, "light")
+    assert figure.layout.margin.t == 56 + LEGEND_ROW * (rows - 1)
+
+
+@pytest.mark.parametrize(("wider", "tick"), [(1.0, 1), (1e-4, "D2")])
+def test_an_axis_of_few_decades_has_ticks_between_them(wider, tick) -> None:
+    one = family()
+    near = one.samples.size.min() * (1 + wider * (one.samples.size / one.samples.size.min() - 1))
+    kept = replace(one.samples, inputs={"m": near / 2, "n": np.ones(60), "k": np.ones(60), "batch": np.ones(60)})
+    assert residuals([replace(one, samples=kept, others={})], "light").layout.xaxis.dtick == tick
