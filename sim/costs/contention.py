@@ -55,6 +55,16 @@ class Contention:
                     raise InputError(f"matrix.{i}.{j}", value, allowed)
 
 
+def each_shape_once(held: Sequence[Contention]) -> None:
+    """Raise InputError where two matrices are of one communicator shape: only one would be read."""
+    places: dict[tuple[int, int], int] = {}
+    for n, one in enumerate(held):
+        first = places.setdefault((one.n_in, one.n_out), n)
+        if first != n:
+            allowed = f"one matrix for each n_in and n_out; contention.{first} is of the same"
+            raise InputError(f"contention.{n}", f"n_in {one.n_in}, n_out {one.n_out}", allowed)
+
+
 def nearest(held: Iterable[Contention], n_in: int, n_out: int) -> Contention | None:
     """Return the matrix of the shape nearest to `n_in` ranks in each of `n_out` nodes, on the same links, if any.
 

@@ -13,7 +13,7 @@ from sim.catalog import folder, names
 from sim.costs import kernels
 from sim.costs.carry import Move, carried, nearest, ratios
 from sim.costs.collectives import OPTIONAL, PARAMETERS
-from sim.costs.contention import Contention
+from sim.costs.contention import Contention, each_shape_once
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, each_once, require, six_digits
 from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import Learned, profile_hash, read_learned
@@ -158,6 +158,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         each_once(self.models)
+        each_shape_once(self.contention)
         held = self.read
         for key, form in kernels.KERNELS.items():
             place = f"models.{'/'.join(key)}"

@@ -87,6 +87,15 @@ def test_a_model_that_stands_twice_is_named_with_both_places_and_its_key() -> No
     assert read_profile(made, "p.json").models[last].n_train == 7
 
 
+def test_a_communicator_shape_that_stands_twice_is_named_with_both_places() -> None:
+    kept = [SHARED, SHARED | {"n_out": 2}, SHARED | {"n_in": 4}]
+    assert len(read_profile(raw() | {"contention": kept}, "p.json").contention) == 3
+    twice = [*kept, SHARED | {"n_out": 2, "session": "y"}]
+    told = r"^p\.json\.contention\.3: got 'n_in 8, n_out 2'; .*; contention\.1 is of the same$"
+    with pytest.raises(InputError, match=told):
+        read_profile(raw() | {"contention": twice}, "p.json")
+
+
 FOUR = [[0.0] * 4] * 4
 SHARED = {
     "n_in": 8, "n_out": 1, "matrix": FOUR, "form": "fluid-12", "mape": 1.0, "n": 9, "session": "x", "source": "x",
