@@ -10,28 +10,28 @@ from sim.specs.locks import lock_file, unlocked
 LOCK = "calibrate.lock"
 
 
-def made(folder: Path) -> None:
-    """Make a folder where there is none; raises InputError where that cannot be."""
+def made(folder: Path, option: str = "--out") -> None:
+    """Make a folder where there is none; raises InputError of `option` where that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError("--out", str(folder), f"a folder that exists or can be made ({error.strerror})") from None
+        raise InputError(option, str(folder), f"a folder that exists or can be made ({error.strerror})") from None
 
 
 @contextmanager
 def alone(folder: Path, option: str = "--out") -> Iterator[None]:
-    """Make a folder and keep other calibrations out of it; a new one in which nothing is written goes again.
+    """Make a folder and keep other calibrations out of it; new ones in which nothing is written go again.
 
     Raises:
         InputError: of `option`: another calibration writes the folder, or it cannot be written.
     """
-    new = not folder.exists()
-    made(folder)
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    made(folder, option)
     lock = lock_file(folder / LOCK, option, folder)
     try:
         yield
     finally:
         unlocked(lock)
-        if new:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            for place in new:
+                place.rmdir()

@@ -180,6 +180,8 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
             it is to be trusted.
     """
     try:
+        if not path.is_file():
+            raise InputError(str(path), what_stands(path), "a whole Parquet file of samples")
         if path.stat().st_size > MOST_BYTES:
             raise InputError(str(path), f"{path.stat().st_size} bytes", f"at most {MOST_BYTES} bytes")
         file = pq.ParquetFile(path)
@@ -190,8 +192,6 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
         rows = cast("list[dict[str, Any]]", file.read().to_pylist())
     except InputError:
         raise
-    except FileNotFoundError:
-        raise InputError(str(path), what_stands(path), "a whole Parquet file of samples") from None
     except (OSError, ValueError, pa.ArrowException) as error:  # text that is none, too
         raise InputError(str(path), " ".join(str(error).split())[:80], "a whole Parquet file of samples") from None
     for n, row in enumerate(rows):

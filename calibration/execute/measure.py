@@ -11,6 +11,7 @@ from typing import Any
 from calibration.execute.limits import Device, check_model
 from calibration.execute.processes import ExecutionError, run_processes, write_task
 from calibration.execute.versions import check_torch
+from calibration.folder import made
 from sim.plans.files import plain
 from sim.plans.traffic import Counted
 from sim.specs import InputError, Model, Plan
@@ -116,8 +117,12 @@ def measure_all(runs: Sequence[Run], setting: Setting) -> list[Measured]:
 
 
 def prepare(run: Run, setting: Setting, folder: Path) -> str:
-    """Write the task of a run into `folder` and return the command that starts its processes by torchrun."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the task of a run into `folder` and return the command that starts its processes by torchrun.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+    made(folder, "--task")
     task, orders = task_of([run], setting)
     write_task(folder, task, timeout_of([run], setting), orders)
     return f"torchrun --nproc-per-node {processes(run.plan)} -m calibration.execute.worker {quote(str(folder))}"

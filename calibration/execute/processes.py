@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from calibration.folder import made
 from sim.specs import InputError
 from sim.specs.files import load_mapping, write_atomically
 
@@ -49,11 +50,11 @@ def run_processes(
     theirs go.
 
     Raises:
-        InputError: the port is in use.
+        InputError: the port is in use, or the folder `keep` cannot be made.
         ExecutionError: a process died (with its last words), or not all had ended after `timeout_s`.
     """
     if keep:
-        keep.mkdir(parents=True, exist_ok=True)
+        made(keep, "--traces")
     with TemporaryDirectory(prefix="trainsim-") as name, bound(port) as listener:
         folder = Path(name)
         write_task(folder, task, timeout_s, orders or {})

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from errno import ELOOP, ENAMETOOLONG
 from functools import wraps
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -53,6 +55,7 @@ def naming_options(command: Any) -> Any:
 
     @wraps(inner)
     def run(**given: Any) -> Any:
+        _refuse_unfollowed(command.params, given)
         try:
             return inner(**given)
         except InputError as error:
@@ -60,6 +63,20 @@ def naming_options(command: Any) -> Any:
 
     command.callback = run
     return command
+
+
+def _refuse_unfollowed(options: Any, given: Mapping[str, Any]) -> None:
+    """Refuse a path that the system does not follow: asked anything of it, pathlib fails in ways of its own."""
+    for option in options:
+        stated = given.get(option.name)
+        for path in stated if isinstance(stated, list | tuple) else [stated]:
+            try:
+                if isinstance(path, Path):
+                    path.stat()
+            except OSError as error:
+                if error.errno in (ELOOP, ENAMETOOLONG):
+                    allowed = f"a path that can be followed ({error.strerror})"
+                    raise InputError(option.opts[0], str(path), allowed) from None
 
 
 def _of_option(error: InputError, options: Any, given: Mapping[str, Any]) -> InputError:

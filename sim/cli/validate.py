@@ -15,7 +15,7 @@ from sim.cli.exam import YARDSTICKS, examined, print_reasons, shown_number, tabl
 from sim.cli.output import checked_files, console, progress_console, written
 from sim.costs.run_level import RunLevelSet, run_level
 from sim.specs import InputError
-from sim.specs.files import print_json
+from sim.specs.files import is_folder, print_json
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
@@ -87,7 +87,12 @@ def _shown(bar: Progress, task: TaskID, done: int, of: int) -> None:
 
 
 def _checked_profile(profile: str | None) -> None:
-    if profile is not None and profile not in names("profiles") and not (Path(profile) / "profile.json").is_file():
+    held = Path(profile or "")
+    if (
+        profile is not None
+        and profile not in names("profiles")
+        and not (is_folder(held) and (held / "profile.json").is_file())
+    ):
         allowed = "a folder with profile.json or one of " + ", ".join(names("profiles"))
         raise InputError("--profile", profile, allowed)
 

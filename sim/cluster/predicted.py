@@ -4,6 +4,7 @@ Pairs of jobs that share a device have no prediction, and are left out: what pla
 either, is what a policy gives them without pairs.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -223,7 +224,7 @@ def read_workload(path: str | Path) -> tuple[tuple[JobType, ...], tuple[str, ...
     )
     if problems:
         raise InputError(problems[0].path, problems[0].value, problems[0].allowed, problems[1:])
-    places = [str((file.parent / one).resolve()) if is_device_file(one) else one for one in devices or ()]
+    places = [os.path.realpath(file.parent / one) if is_device_file(one) else one for one in devices or ()]
     return tuple(job for job in made if job), tuple(places)
 
 

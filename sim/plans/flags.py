@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.specs.fields import InputError, short
+from sim.specs.files import UNPRINTABLE
 
 MAX_TEXT, MAX_FLAGS, MAX_DIGITS = 2**20, 5_000, 12
 ARRAY, EXPANDED = re.compile(r"\w+\+?=\("), re.compile(r"\$\{\w+\[[@*]\]\}")
@@ -124,7 +125,7 @@ def read_flags(given: Sequence[str], source: str, several: Sequence[str] = ()) -
     several: flags that take any number of words; they are joined by a space.
 
     Raises:
-        InputError: a flag is given twice with different values, or there are too many.
+        InputError: a flag is given twice with different values, there are too many, or a word has control characters.
     """
     values: dict[str, list[str]] = {}
     found: list[tuple[str, list[str]]] = []
@@ -133,6 +134,8 @@ def read_flags(given: Sequence[str], source: str, several: Sequence[str] = ()) -
     if len(given) > MAX_FLAGS:
         raise InputError(source, f"{len(given)} words", f"at most {MAX_FLAGS}")
     for word in given:
+        if UNPRINTABLE.search(word):
+            raise InputError(source, word, "words without control characters")
         if word == END:
             more = False
         elif word.startswith("--") and len(word) > 2:

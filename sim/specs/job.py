@@ -1,5 +1,6 @@
 """The job file: model, cluster, plan, what to search and how long to train, in one place."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from math import prod
@@ -193,9 +194,9 @@ def _with_files(raw: Any, folder: Path) -> Any:
     made = dict(raw)
     name, profile, groups = (raw.get(key) for key in ("device", "profile", "groups"))
     if isinstance(name, str) and is_device_file(name):
-        made["device"] = str((folder / name).resolve())
+        made["device"] = os.path.realpath(folder / name)
     if isinstance(profile, str) and profile not in names("profiles") and is_folder(folder / profile):
-        made["profile"] = str((folder / profile).resolve())
+        made["profile"] = os.path.realpath(folder / profile)
     if isinstance(groups, list):
         made["groups"] = [_with_files(group, folder) for group in groups]
     return made
@@ -209,6 +210,6 @@ def _with_paths(raw: Any, folder: Path, keys: tuple[str, ...]) -> Any:
     def found(held: Any) -> Any:
         if isinstance(held, list):
             return [found(each) for each in held]
-        return str((folder / held).resolve()) if isinstance(held, str) and held and "\x00" not in held else held
+        return os.path.realpath(folder / held) if isinstance(held, str) and held and "\x00" not in held else held
 
     return raw | {key: found(raw[key]) for key in keys if key in raw}

@@ -1,5 +1,6 @@
 """Models, clusters and plans of a grid's configurations, each made once."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -227,7 +228,7 @@ def whole_path(value: Any, folder: Path) -> Any:
         is_folder = value not in names("profiles") and bool(value) and (folder / value / "profile.json").is_file()
     except OSError:
         return value
-    return str((folder / value).resolve()) if is_folder or value.endswith(SUFFIXES) else value
+    return os.path.realpath(folder / value) if is_folder or value.endswith(SUFFIXES) else value
 
 
 def files_in(data: Any) -> Iterable[Path]:

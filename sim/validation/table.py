@@ -121,6 +121,8 @@ REQUIRED = tuple(f.name for f in fields(Measured) if f.default is MISSING)
 def is_runs(path: Path) -> bool:
     """Return whether a CSV file begins with the columns of measured runs."""
     try:
+        if not path.is_file():
+            return False
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             return {*REQUIRED, "use_for"} <= set(next(csv.reader([file.readline(10_000)]), []))
     except (OSError, ValueError, csv.Error):

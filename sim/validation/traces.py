@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sim.engine.graph import Ints
 from sim.engine.timeline import Timeline
 from sim.specs.fields import InputError
+from sim.specs.files import what_stands
 
 MAX_BYTES = 2**28
 """Of a trace, unpacked."""
@@ -136,6 +137,8 @@ def trace_events(path: Path) -> list[Any]:
         InputError: not such a file, or larger than 256 MiB unpacked.
     """
     try:
+        if not path.is_file():
+            raise InputError(str(path), what_stands(path), "a readable trace (.json or .json.gz)")
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:

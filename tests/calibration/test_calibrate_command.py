@@ -110,9 +110,21 @@ def test_a_new_folder_in_which_nothing_was_written_goes_again(tmp_path):
     with pytest.raises(KeyError), alone(tmp_path / "new"):
         raise KeyError
     assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyError), alone(tmp_path / "new" / "below"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
     with alone(tmp_path):
         pass
     assert tmp_path.is_dir()
+
+
+@pytest.mark.parametrize("options", [("--from", "/dev/null"), ("--trace", "/dev/null")])
+def test_what_is_no_file_is_not_waited_for(invoke, tmp_path, options):
+    """A device or a pipe may never end."""
+    with pytest.raises(InputError, match="/dev/null: got 'not a regular file'"):
+        invoke(*options, "--check", "--out", tmp_path / "p")
+    with pytest.raises(InputError, match="/dev/null: got 'not a regular file'"):
+        read_samples(Path("/dev/null"))
 
 
 def test_skipped_cases_are_named(invoke, machine, monkeypatch, tmp_path):

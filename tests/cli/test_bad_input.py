@@ -17,7 +17,7 @@ from sim.cli.schema import SCHEMAS
 from sim.plans import EXPORTERS
 from sim.schedules import SCHEDULES
 from sim.specs.cluster import Links
-from sim.specs.fields import init_names
+from sim.specs.fields import InputError, init_names
 from sim.specs.hf import READERS
 from sim.specs.knobs import KNOBS
 from tests.full import full
@@ -156,6 +156,47 @@ def test_arguments(refused, row):
     for name, text in FILES.items():
         Path(name).write_text(text)
     refused(shlex.split(row["line"]), row["error"])
+
+
+LOOP, LONG = "Too many levels of symbolic links", "File name too long"
+
+
+@pytest.mark.parametrize(("name", "why"), [("loop.yaml", LOOP), ("x" * 300, LONG)], ids=["loop", "long"])
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("simulate {}", "job"),
+        ("simulate ok.yaml --html {}", "--html"),
+        ("sweep ok.yaml --store {}", "--store"),
+        ("report {}", "store"),
+        ("validate ok.yaml {}", "runs"),
+    ],
+)
+def test_paths_that_lead_nowhere(trainsim, tmp_path, monkeypatch, name, why, line, option):
+    monkeypatch.chdir(tmp_path)
+    Path("loop.yaml").symlink_to("loop.yaml")
+    Path("ok.yaml").write_text(FILES["ok.yaml"])
+    error = InputError(option, name, f"a path that can be followed ({why})")
+    assert trainsim(*line.format(name).split()) == (2, "", f"error: {error}\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"ok.yaml", "loop.yaml"}
+
+
+def test_a_profile_whose_name_is_too_long_is_none(refused):
+    allowed = "a folder with profile.json or one of <profiles>"
+    refused(["validate", "ok.csv", "--profile", "x" * 300], str(InputError("--profile", "x" * 300, allowed)))
+
+
+@pytest.mark.parametrize("change", [{"model": "loop.yaml"}, {"cluster": "{device: loop.yaml}"}])
+@pytest.mark.parametrize("line", ["simulate job.yaml", "sweep job.yaml --store s.db"])
+def test_files_of_a_job_that_lead_nowhere(trainsim, tmp_path, monkeypatch, change, line):
+    monkeypatch.chdir(tmp_path)
+    Path("loop.yaml").symlink_to("loop.yaml")
+    axes = {"axes": "{plan.tp: [1]}"} if line.startswith("sweep") else {}
+    Path("job.yaml").write_text(job_text(change | axes))
+    code, out, err = trainsim(*line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and "loop.yaml" in err and err.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"job.yaml", "loop.yaml"}
 
 
 @pytest.mark.slow

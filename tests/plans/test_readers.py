@@ -243,6 +243,7 @@ REFUSED = [
     *(("torchtitan", f"--training.global_batch_size=8 --parallelism.pipeline_parallel_degree=2 "
        f"--parallelism.module_fqns_per_model_part='{parts}'", "--parallelism.module_fqns_per_model_part")
       for parts in ('["layers.0", "layers.1"]', '[["tok_embeddings"], ["norm"]]', '[["layers.0"], {"layers.1": 1}]')),
+    ("megatron", "--micro-batch-size=1 --global-batch-size=8 --\x1b[2Jx", "settings"),
     ("torchtitan", "[training]\nlocal_batch_size = 8\n", "settings"),
     ("torchtitan", "def f():\n    return Trainer.Config(TrainingConfig())\n", "config"),
     ("torchtitan", "def f(config):\n    if True:\n        config.training.seq_len = 1\n", "configuration"),

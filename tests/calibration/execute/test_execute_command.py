@@ -195,6 +195,13 @@ def test_a_task_for_torchrun_is_written_and_its_command_printed(tmp_path, folder
     assert isinstance(refused, InputError) and refused.path == "--learn"
 
 
+@pytest.mark.parametrize("option", ["--task", "--traces"])
+def test_a_folder_that_cannot_be_made_is_one_error(tmp_path, folder, monkeypatch, option):
+    monkeypatch.setattr(cli, "others", lambda: None)
+    done = RUN.invoke(cli.app, [str(job(tmp_path, folder, pp=2, schedule="zb-h1")), option, "/proc/none"])
+    assert isinstance(done.exception, InputError) and done.exception.path == option
+
+
 def test_a_plan_file_whose_order_was_changed_is_not_executed(tmp_path, folder):
     step = simulate(SMALL, cluster(folder, 2), plan(pp=2, schedule="1f1b"))
     held = plan_data(step)
