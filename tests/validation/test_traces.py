@@ -160,7 +160,7 @@ def test_what_is_wrong_is_said_once(tmp_path: Path, held: str, message: str) -> 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> None:
     torn = tmp_path / "torn.json.gz"
     torn.write_bytes(paths[0].read_bytes()[:-20])
-    for path, message in ((torn, "damaged archive"), (tmp_path / "none.json", "No such file"), (tmp_path, "directory")):
+    for path, message in ((torn, "damaged archive"), (tmp_path / "none.json", "no such file"), (tmp_path, "directory")):
         with pytest.raises(InputError, match=message):
             read_trace(path)
     monkeypatch.setattr("sim.validation.traces.MAX_BYTES", 100)
