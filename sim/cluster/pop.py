@@ -15,6 +15,8 @@ from sim.cluster.policies.optimising import Optimising
 from sim.cluster.state import Floats, Ints, Pairs, State
 from sim.specs.fields import InputError
 
+MOST_PARTS = 10_000
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -41,8 +43,8 @@ class Pop(Policy):
         known = [name for name, of in POLICIES.items() if issubclass(of, Optimising)]
         if kind not in known:
             raise InputError("kind", kind, f"one of {', '.join(known)}")
-        if parts < 1:
-            raise InputError("parts", parts, "whole number >= 1")
+        if not 1 <= parts <= MOST_PARTS:
+            raise InputError("parts", parts, f"a whole number from 1 to {MOST_PARTS}")
         self._policies = [policy(kind, seed, gavel_parity) for _ in range(parts)]
         self._whole = policy(kind, seed, gavel_parity)
         self.check_every, self._calls = check_every, 0

@@ -101,10 +101,15 @@ def predict(
     )
 
 
+MOST_SAMPLES_PER_S = 1e12
+"""Far above any training: the workers that would feed more could no longer be counted."""
+
+
 def check(loading: Loading, compute_samples_per_s: float, nodes: int, network_bytes_per_s: float | None) -> None:
     """Refuse rates and numbers that cannot be; raises InputError."""
-    if not 0 < compute_samples_per_s < inf:
-        raise InputError("compute_samples_per_s", compute_samples_per_s, "a number above 0")
+    if not 0 < compute_samples_per_s <= MOST_SAMPLES_PER_S:
+        allowed = f"a number above 0, at most {MOST_SAMPLES_PER_S:g} samples/s"
+        raise InputError("compute_samples_per_s", compute_samples_per_s, allowed)
     if nodes < 1:
         raise InputError("nodes", nodes, "a whole number from 1")
     if network_bytes_per_s is not None and not 0 < network_bytes_per_s < inf:

@@ -78,3 +78,10 @@ def test_bad_input_is_told(trainsim, file, text, more, said):
     code, _, err = trainsim("loading", "predict", file(text), *more)
     assert code == 2
     assert said in " ".join(err.split())
+
+
+@pytest.mark.parametrize("rate", ["0", "inf", "1e13"])
+def test_rates_that_cannot_be_are_refused(trainsim, file, rate):
+    code, _, err = trainsim("loading", "predict", file("{dataset: imagenet-1k}"), "--compute-samples-per-s", rate)
+    assert (code, err.startswith("error: --compute-samples-per-s: got ")) == (2, True)
+    assert err.endswith("allowed: a number above 0, at most 1e+12 samples/s\n")

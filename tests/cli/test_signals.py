@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -54,6 +55,13 @@ def test_a_forked_process_leaves_ctrl_c_to_its_parent():
             signal.raise_signal(signal.SIGINT)
             os._exit(7 if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_what_a_terminal_cannot_show_is_no_error(monkeypatch, capsys):
+    raw = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(raw, encoding="ascii"))
+    assert ends(monkeypatch, capsys, lambda **_: print("43.4–52.1 s", flush=True)) == (0, "")
+    assert raw.getvalue() == b"43.4?52.1 s\n"
 
 
 def test_a_closed_stdout_is_no_error(monkeypatch, capsys):

@@ -68,6 +68,12 @@ def test_parts_are_solved_faster():
     assert took[0] > 1.5 * took[1]
 
 
+@pytest.mark.parametrize("parts", [0, 10**20])
+def test_parts_are_a_number_that_can_be_solved(parts):
+    with pytest.raises(InputError, match=f"parts: got {parts}; allowed: a whole number from 1 to 10000"):
+        Pop("max_min_fairness_perf", parts)
+
+
 def test_a_queue_cannot_be_split():
     with pytest.raises(InputError, match="kind: got 'fifo'"):
         Pop("fifo", 2)
