@@ -9,11 +9,12 @@ from sim.specs.catalog import storage
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.named import StoredAt
 
-Policy = Literal["checkfreq", "young", "daly"]
+Policy = Literal["checkfreq", "checkfreq-rule", "checkfreq-released", "young", "daly", "best"]
 Snapshot = Literal["auto", "device", "host", "none"]
 
 STORAGE = "nvme"
 MOST_STEPS = 1_000_000_000
+EVERY = f"steps from 1 to {MOST_STEPS}, or one of {', '.join(get_args(Policy))}"
 DEVICE_MTBF_S = 16_384 * 54 * 86_400 / 419
 """Of one H100 with its share of host, network and software: 419 unexpected interruptions in 54 days on 16,384 of them
 (The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.4)."""
@@ -60,19 +61,19 @@ class Checkpointing:
     """How training state is kept.
 
     `every`: steps between two checkpoints, or the policy that chooses them: checkfreq (the least that stays within
-    `overhead_budget`), young and daly (the interval of least lost time). `snapshot`: a copy on the device or in host
-    memory that training goes on beside (auto: on the device if it fits and is faster), or none: training waits until
-    the state is written. `storage`: a name of the catalog or its numbers. `contention`: by how much of itself a step
-    takes longer while a snapshot is written to storage, and the writing beside steps. `state_bytes`: of the whole run
-    (left out: weights and optimizer states of the plan).
+    `overhead_budget`), checkfreq-rule (CheckFreq's own rule, which counts no contention), checkfreq-released (its
+    released code's, which counts all of the snapshot as a stall), young and daly (the interval of least lost time) or
+    best (of most goodput). `snapshot`: a copy on the device or in host memory that training goes on beside (auto: on
+    the device if it fits and is faster), or none: training waits until the state is written. `storage`: a name of the
+    catalog or its numbers. `contention`: by how much of itself a step takes longer while a snapshot is written to
+    storage, and the writing beside steps. `state_bytes`: of the whole run (left out: weights and optimizer states of
+    the plan).
 
     Raises:
         InputError: a number is out of range or a name is unknown.
     """
 
-    every: Annotated[
-        int | Policy, Field(description="steps from 1 to 1000000000, or one of checkfreq, young, daly")
-    ] = "checkfreq"
+    every: Annotated[int | Policy, Field(description=EVERY)] = "checkfreq"
     overhead_budget: Annotated[float, real(1e-4, 1.0)] = 0.035
     snapshot: Snapshot = "auto"
     storage: StoredAt = DERIVED
@@ -83,9 +84,7 @@ class Checkpointing:
 
     def __post_init__(self) -> None:
         if isinstance(self.every, int) and not 1 <= self.every <= MOST_STEPS:
-            raise InputError(
-                "every", self.every, f"steps from 1 to {MOST_STEPS}, or one of {', '.join(get_args(Policy))}"
-            )
+            raise InputError("every", self.every, EVERY)
         assumed = []
         if getattr(self, "storage") is None:  # noqa: B009 - declared storage, None when left out
             object.__setattr__(self, "storage", storage(STORAGE))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import ceil, exp, inf, sqrt
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sim.checkpointing import Times, plan
 from sim.checkpointing.advice import Odds, goodput
 from sim.checkpointing.laws import costs, goodputs
 from sim.specs import Checkpointing, Failures, InputError, Storage
+from sim.specs.checkpointing import Policy
 
 TIMES = Times(iteration_s=0.5, update_s=0.05, host_snapshot_s=1.2, persist_s=8.0, reload_s=5.0, contention=0.1)
 FAILURES = Failures(device_mtbf_s=1.0, restart_s=60.0, repair_s=0.0)
@@ -149,6 +151,7 @@ def test_waiting_for_a_repair_is_lost_and_a_spare_saves_it():
         (lambda: replace(TIMES, persist_s=-1.0), "persist_s: got -1.0; allowed: a number from 0"),
         (lambda: plan(TIMES, Checkpointing(snapshot="device")), "snapshot: got 'device'; allowed: auto, host or none"),
         (lambda: plan(TIMES, Checkpointing(every="young")), "checkpointing.every: got 'young'; allowed: steps, or"),
+        (lambda: plan(TIMES, Checkpointing(every="best")), "checkpointing.every: got 'best'; allowed: steps, or"),
         (lambda: plan(TIMES, mtbf_s=0.0), "mtbf_s: got 0.0"),
         (lambda: plan(TIMES, mtbf_s=inf), "mtbf_s: got inf"),
         (lambda: plan(TIMES).choice("daily"), "policy: got 'daily'"),
@@ -158,6 +161,15 @@ def test_bad_input_is_refused(make, words):
     with pytest.raises(InputError) as caught:
         make()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_every_policy_of_the_answer_can_be_asked_for(policy):
+    usual = plan(TIMES, Checkpointing(failures=FAILURES), 1e4)
+    found = plan(TIMES, Checkpointing(failures=FAILURES, every=policy), 1e4)
+    assert found.policies == usual.policies
+    assert {row.policy for row in found.policies} == set(get_args(Policy))
+    assert (found.steps_between, found.goodput) == (found.choice(policy).steps_between, found.choice(policy).goodput)
 
 
 def test_a_stated_k_is_kept():

@@ -31,6 +31,11 @@ def test_picks_stand_on_the_sum_of_what_is_lost(theme):
     assert all(note.y < figure.layout.yaxis.range[1] for note in figure.layout.annotations)
 
 
+def test_the_pick_of_the_policy_that_was_asked_for_is_marked():
+    figure = figures.checkpoint_interval(TIMES, replace(GIVEN, every="checkfreq-rule"), MTBF_S)
+    assert "checkfreq-rule" in " ".join(note.text for note in figure.layout.annotations)
+
+
 def test_more_gpus_keep_less():
     figure = figures.checkpoint_scale(TIMES, GIVEN, gpus=(64, 4_096), years=(1.0, 10.0))
     often, seldom = figure.data

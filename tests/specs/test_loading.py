@@ -66,7 +66,7 @@ def test_what_was_left_out_is_said():
     "raw, words",
     [
         ({"every": 0}, "checkpointing.every: got 0; allowed: steps from 1"),
-        ({"every": "often"}, "or one of checkfreq, young, daly"),
+        ({"every": "often"}, "or one of checkfreq, checkfreq-rule, checkfreq-released, young, daly, best"),
         ({"failures": {"spare": 1}}, "checkpointing.failures.spare: got 1; allowed: no such key"),
         ({"overhead_budget": 2}, "checkpointing.overhead_budget: got 2"),
     ],

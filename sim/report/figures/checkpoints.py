@@ -50,12 +50,12 @@ def checkpoint_interval(
 ) -> go.Figure:
     """Return the share of the time (%) that saving and failures take over the steps between checkpoints.
 
-    The policies' picks are marked on the sum.
+    The policies' picks, and that of `every`, are marked on the sum.
     """
     given = checkpointing or Checkpointing()
     advice = plan(times, given, mtbf_s, fleet)
     odds = Odds.of(times, given.failures, mtbf_s, fleet)
-    marked = [row for row in advice.policies if row.policy in PICKS]
+    marked = [row for row in advice.policies if row.policy in PICKS or row.policy == given.every]
     ends = [row.steps_between for row in marked]
     k = np.unique(np.geomspace(max(1, min(ends) / 8), 12 * max(ends), POINTS).round())
     overhead = costs()(times.values | {"steps_between": k})["overhead_fraction"]
@@ -73,7 +73,7 @@ def checkpoint_interval(
         )
     together: dict[int, list[str]] = {}
     for row in marked:
-        together.setdefault(row.steps_between, []).append(PICKS[row.policy])
+        together.setdefault(row.steps_between, []).append(PICKS.get(row.policy, row.policy))
     for n, (steps, names) in enumerate(sorted(together.items(), reverse=True)):
         value = 100 * (1 - next(row.goodput for row in marked if row.steps_between == steps))
         figure.add_annotation(
