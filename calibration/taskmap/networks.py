@@ -50,12 +50,12 @@ def product(
     return library(FORWARD, x, w, {"m": m, "n": n, "k": k}, (m, n), epilogue, bias)
 
 
-class TunedLinear(nn.Module):
+class TunedLinear(nn.Linear):
     """`nn.Linear` and what is fused after it; where gradients are wanted it comes after, not fused."""
 
     def __init__(self, library: Library, of: nn.Linear, epilogue: nn.Module | None = None) -> None:
-        super().__init__()
-        self.library, self.weight, self.bias, self.epilogue = library, of.weight, of.bias, epilogue
+        _take_over(self, of)
+        self.library, self.epilogue = library, epilogue
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., outputs] of x [..., inputs].
@@ -74,13 +74,13 @@ class TunedLinear(nn.Module):
         return y.view(*x.shape[:-1], outputs)
 
 
-class TunedConv2d(nn.Module):
+class TunedConv2d(nn.Conv2d):
     """`nn.Conv2d` (square kernels, zeros around, one group) and what is fused after it; where gradients are wanted both
     are torch's: no kernels are made for those."""
 
     def __init__(self, library: Library, of: nn.Conv2d, epilogue: nn.Module | None = None) -> None:
-        super().__init__()
-        self.library, self.weight, self.bias, self.epilogue = library, of.weight, of.bias, epilogue
+        _take_over(self, of)
+        self.library, self.epilogue = library, epilogue
         self.geometry = of.kernel_size[0], of.stride[0], int(of.padding[0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,6 +103,13 @@ class TunedConv2d(nn.Module):
         high, wide = ((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])
         shape = len(x), len(self.weight), high, wide
         return self.library(contraction, x, self.weight, sizes, shape, _functions(self.epilogue), self.bias)
+
+
+def _take_over(made: nn.Module, of: nn.Module) -> None:
+    """Give a layer all that another one has, as networks read it: sizes, parameters, mode, what users set on it."""
+    nn.Module.__init__(made)
+    copied = {name: copy.copy(held) for name, held in vars(of).items() if isinstance(held, dict | set)}
+    vars(made).update(vars(of) | copied)
 
 
 def _check(x: Tensor, right: bool, wanted: str) -> None:

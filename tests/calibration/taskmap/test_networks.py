@@ -104,6 +104,22 @@ def test_what_kernels_are_not_made_for_stays(library, layer):
     assert made[0].epilogue is None
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(4, 3, bias=False), nn.Conv2d(2, 3, 3, 2, 1)], ids=["linear", "conv"])
+def test_what_networks_read_of_a_layer_is_there(library, layer):
+    layer.eval().scale = 0.5
+    made = tuned(nn.Sequential(layer), library)[0]
+    own = {name: held for name, held in vars(layer).items() if not name.startswith("_")}
+    assert {"training", "scale"} < own.keys()
+    assert own.items() <= vars(made).items()
+    assert isinstance(made, type(layer))
+    assert repr(made) == f"Tuned{layer!r}"
+    assert made.weight is layer.weight
+    assert made.bias is layer.bias
+    before = layer.weight
+    made.weight = nn.Parameter(torch.zeros_like(before))  # in its own place only
+    assert layer.weight is before
+
+
 class Twice(nn.Linear):
     """Does something else than the layer that it is derived from."""
 
