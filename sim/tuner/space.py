@@ -40,6 +40,9 @@ ORDERS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.copies =
 and the engine runs what these leave."""
 
 NONE, ONE_F_ONE_B, INTERLEAVED = map(ORDERS.index, ("none", "1f1b", "interleaved"))
+SPLIT = tuple(map(ORDERS.index, ("zb-h1", "zb-h2", "zb-1p")))
+"""Those that on one rank run all of a microbatch before the next one; ZB-2P keeps two there."""
+
 SHAPE_KNOBS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "fsdp_shard")
 """Knobs that are numbers of a row; `fsdp_shard` 0: one copy over all data-parallel ranks."""
 
@@ -248,10 +251,14 @@ def _combinations(cluster: Cluster, values: Mapping[str, Sequence[Any]]) -> dict
 
 
 def _alone(schedules: Column) -> Column:
-    """Return the schedule that stands for all listed ones where there is no pipeline: none, or 1F1B, which is the same;
-    without either of them each for itself, as GPipe's keeps every microbatch."""
+    """Return the schedules that stand for the listed ones where there is no pipeline: none or 1F1B, which is the same,
+    for all. Without either, one stands for ZB-H1, ZB-H2 and ZB-1P; others keep more microbatches, or update more often.
+    """
     same = next((each for each in (NONE, ONE_F_ONE_B) if (schedules == each).any()), None)
-    return schedules if same is None else np.full_like(schedules, same)
+    if same is not None:
+        return np.full_like(schedules, same)
+    split = np.isin(schedules, SPLIT)
+    return np.where(split, schedules[split].min(initial=len(ORDERS)), schedules)
 
 
 def _unordered(model: Model, spread: Spread, shape: Mapping[str, Column]) -> NDArray[np.bool_]:
@@ -283,7 +290,7 @@ REASONS: tuple[Reason, ...] = (
         lambda model, spread, rows: (rows["fsdp_shard"] == 0).any() & (spread.shard == spread.dp * spread.cp),
     ),
     (
-        "a pipeline schedule with pp = 1 (the same as none)",
+        "a pipeline schedule with pp = 1 (the same as another)",
         lambda model, spread, rows: (spread.pp == 1) & (rows["schedule"] != _alone(rows["schedule"])),
     ),
     ("microbatches or ranks that the schedule cannot have", _unordered),

@@ -10,7 +10,7 @@ from sim.specs.catalog import models
 from sim.specs.pipelines import ASYNCHRONOUS
 from sim.tuner.score import bounds, score_members
 from sim.tuner.search import Search
-from sim.tuner.space import ORDERS, PRECISIONS, build_space, default_knobs
+from sim.tuner.space import ORDERS, PRECISIONS, SPLIT, build_space, default_knobs
 from sim.tuner.staged import search_stages
 from sim.tuner.tune import tune
 from tests.costs.hosts import hostless
@@ -183,13 +183,29 @@ def test_schedules_compete():
     assert every.contended_s < runnable.contended_s
 
 
-@pytest.mark.parametrize(("listed", "alone"), [(["1f1b", "zb-h1"], ["none"]), (["gpipe", "zb-h1"], ["gpipe", "zb-h1"])])
+@pytest.mark.parametrize(
+    ("listed", "alone"),
+    [
+        (["1f1b", "zb-h1"], ["none"]),
+        (["gpipe", "zb-h1"], ["gpipe", "zb-h1"]),
+        (["zb-h2", "zb-1p", "zb-2p"], ["zb-h2", "zb-2p"]),
+    ],
+)
 def test_without_a_pipeline_1f1b_stands_for_all_schedules(listed, alone):
     space = build_space(SMALL, NODE, 64, SHAPES | {"pp": [1, 2], "micro_batch": [1], "zero": [0], "schedule": listed})
     plans = [space.plan(row, 0, 0, 0) for row in range(len(space.allowed))]
     assert [plan.schedule for plan in plans if plan.pp == 1] == alone
     assert [plan.schedule for plan in plans if plan.pp == 2] == listed
     assert sum(space.excluded.values()) + space.allowed.sum() == space.asked
+
+
+@pytest.mark.parametrize("device", ["a100-sxm-80gb", "l4"])
+def test_without_a_pipeline_split_orders_that_stand_for_each_other_are_one_plan(device):
+    cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
+    steps = [
+        simulate(SMALL, cluster, Plan(schedule=ORDERS[code], global_batch=64, micro_batch=2, zero=2)) for code in SPLIT
+    ]
+    assert len({(step.step_time_s, step.peak_memory_bytes) for step in steps}) == 1
 
 
 def test_orders_that_cannot_be_are_counted():
