@@ -6,7 +6,9 @@ product after it, which saves it in any case; of the layer's own bytes only rstd
 
 Where a gamma is nearly zero, y says nothing of n. A call that finds one saves n instead of y, which is as exact as
 `nn.LayerNorm` and as large as its input: nothing is gained. A GPU tells the smallest gamma some calls later: if
-every call waited for it, the GPU would then wait for the host.
+every call waited for it, the GPU would then wait for the host. It is asked when torch counts a change of gamma or an
+optimizer has taken a step: a write to `gamma.data`, which torch does not count, is noticed only after the next step. A
+host looks at every call.
 """
 
 from collections.abc import Callable
@@ -54,9 +56,10 @@ class Asked:
     @classmethod
     def of(cls, gamma: Tensor) -> "Asked":
         """Ask for it."""
-        least = gamma.detach().abs().min().float()
-        if not gamma.is_cuda:
-            return cls(lambda: True, least.item)
+        gamma = gamma.detach()
+        if not gamma.is_cuda:  # looked up by every call: writes to `.data` raise no version
+            return cls(lambda: True, lambda: gamma.abs().min().item())
+        least = gamma.abs().min().float()
         there = torch.empty((), pin_memory=True).copy_(least, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()

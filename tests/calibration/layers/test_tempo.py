@@ -152,9 +152,22 @@ def test_a_gamma_that_became_zero_unseen_spoils_nothing_else():
     assert layer.weight.grad.isfinite().all() and layer.weight.grad[3] == 0
 
 
+def test_a_gamma_whose_data_were_made_small_is_seen():
+    """Writes to `.data` do not raise the version of what they write."""
+    usual, layer = norm(torch.ones(64), torch.full((64,), 2.0), torch.float32)
+    x, dy = normal(32, 64, dtype=torch.float32), normal(32, 64, dtype=torch.float32, seed=1)
+    gradients(layer, x, dy)
+    layer.weight.data[3] = 0.0
+    usual.load_state_dict(layer.state_dict())
+    for found, wanted in zip(gradients(layer, x, dy), gradients(usual, x, dy), strict=True):
+        assert (found - wanted).norm() < 1e-5 * wanted.norm()
+
+
 def test_a_gamma_that_a_fused_optimizer_made_small_is_seen():
     """Fused optimizers do not raise the version of what they write."""
     usual, layer = norm(torch.ones(64), torch.full((64,), 2.0), torch.float32)
+    late = Late()
+    late.told, layer.smallest = True, Smallest(late)  # on a host every call looks
     x, dy = normal(32, 64, dtype=torch.float32), normal(32, 64, dtype=torch.float32, seed=1)
     gradients(layer, x, dy)
     layer.weight.grad = torch.full((64,), 0.99999)
