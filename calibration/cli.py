@@ -176,8 +176,11 @@ def _public(paths: list[Path], out: Path, only: str | None, date: str, as_json: 
         public = read_public(paths)
     for name, why in public.set_aside.items():
         progress.print(f"{name}: not used, {why}", markup=False, soft_wrap=True)
+    files = set(public.set_aside)
     with progress.status("fitting"):
         profiles = build(public, only, date)
+    for name in (name for name in public.set_aside if name not in files):
+        progress.print(f"{name}: not made, {public.set_aside[name]}", markup=False, soft_wrap=True)
     written = write(profiles, out)
     if as_json:
         print_json(summary(profiles, written))

@@ -1,12 +1,13 @@
 """Fits of `sim.costs.collectives` to measured all-reduces."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.contention import Together
 from calibration.fit import Free, Parameters, Scores, Solution, conformal_coverage, scores, solve
 from calibration.published.public import AllReduce, Public
 from calibration.published.tables import FOUR_NODES
@@ -16,7 +17,6 @@ from sim.costs.collectives import OPTIONAL, PARAMETERS, Group
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device
-from sim.specs.fields import InputError
 from sim.units import MIB
 
 EFFICIENCY = Free(0.8, 0.01, 1.5)
@@ -35,7 +35,7 @@ RING = {"in_switch_reduction": 0.0, "intra_efficiency_switch": 1.0}
 SWITCH_FREE = {"intra_efficiency_switch": Free(0.6, 0.5, 1.0), "intra_alpha": ALPHA, **FILL_FREE}
 """The share stays where the switch is faster than the ring of 8 ranks: below, it would decide nothing."""
 GATHER_TEXT = "gather = reduce x the ratio of all-gather to ring all-reduce on 8 H200"
-BRIDGE_SESSION = "Dazz993/Mist:mist/tools/backup/results-backup-0430"
+L4_BRIDGE, BRIDGE_SESSION = "pcie l4", "Dazz993/Mist:mist/tools/backup/results-backup-0430"
 """The session on L4 whose host copies reach what Mist's own numbers say (its other one, two thirds)."""
 NO_NETWORK = {"inter_efficiency": 1.0, "inter_alpha": 0.0}
 
@@ -115,7 +115,8 @@ class Links:
 
 
 def fit_links(public: Public) -> dict[str, Links]:
-    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie (also L4's), xgmi.
+    """Return the parameters by links: nvlink2 (V100), 3 (A100), 4 (H100, H200), 5 (B200), pcie, xgmi; L4's PCIe where
+    it was measured.
 
     Raises:
         InputError: a kind of measurement is missing.
@@ -136,16 +137,18 @@ def fit_links(public: Public) -> dict[str, Links]:
         f"{GATHER_TEXT}; start-up as on H100"
     )
     pcie_text = f"assumed: {ASSUMED_PCIE_EFFICIENCY:g} of the PCIe link's rate, start-up as on A100 SXM"
-    l4, l4_text = _host_bridge(public, pcie)
-    return {
+    found = {
         "nvlink2": _links(three, inter, f"no V100 samples, A100 as the nearest relative: {text}"),
         "nvlink3": _links(three, inter, text),
         "nvlink4": _links(four, inter, four_text),
         "nvlink5": _links(five, inter, five_text),
         "pcie": _links(pcie, inter, pcie_text),
-        "pcie l4": _links(l4, inter, l4_text),
         "xgmi": _links(xgmi, inter, xgmi_text),
     }
+    if held := _bridged(public):
+        l4, l4_text = _host_bridge(held, pcie)
+        found[L4_BRIDGE] = _links(l4, inter, l4_text)
+    return found
 
 
 def _nvlink3(public: Public) -> tuple[dict[str, float], str]:
@@ -206,13 +209,12 @@ REDUCE_OVER_GATHER = 1.05
 """Half of what Mist counts for an all-reduce over an all-gather: 2.1 (its `predict_gpu_gpu_comm_latency`)."""
 
 
-def _host_bridge(public: Public, pcie: Parameters) -> tuple[dict[str, float], str]:
+def _bridged(public: Public) -> list[Together]:
+    return [t for t in public.together if t.device == "l4" and t.session == BRIDGE_SESSION and t.n_out == 1]
+
+
+def _host_bridge(held: Sequence[Together], pcie: Parameters) -> tuple[dict[str, float], str]:
     """Fit all-gathers over PCIe bridges of the host (no peer-to-peer): those of Mist's benchmark that run alone."""
-    held = [t for t in public.together if t.device == "l4" and t.session == BRIDGE_SESSION and t.n_out == 1]
-    if not held:
-        raise InputError(
-            "--from", sorted({t.session for t in public.together}), f"contention of L4 in {BRIDGE_SESSION}"
-        )
     alone = [(t.amount[:, 1] > 0) & (t.amount[:, (0, 2, 3)].sum(axis=1) == 0) for t in held]
     n = np.concatenate([np.full(int(a.sum()), float(t.n_in)) for t, a in zip(held, alone, strict=True)])
     size = MIB * np.concatenate([t.amount[a, 1] for t, a in zip(held, alone, strict=True)])

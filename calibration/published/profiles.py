@@ -1,9 +1,11 @@
 """Profiles of catalog devices from public data, and the folders they are written to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import log
 from pathlib import Path
 
+from calibration.published.collectives import BRIDGE_SESSION
 from calibration.published.contention import with_contention
 from calibration.published.models import (
     ANCHOR_CHECK,
@@ -51,25 +53,44 @@ NAMES = tuple(t.name for t in PROFILED + RELATIVES)
 
 
 def build(public: Public, only: str | None = None, date: str = DATE) -> list[Profile]:
-    """Return the profiles of all target devices, or of the one named `only`; relatives of a device that was measured
-    since come from what was measured.
+    """Return the profiles of all target devices for which the files hold enough, or of the one named `only`; relatives
+    of a device that was measured since come from what was measured. `public.set_aside` then tells what others lack.
 
     Raises:
-        InputError: what these profiles are fitted to is missing, or `only` is none of `NAMES`.
+        InputError: what all of these profiles, or that of `only`, are fitted to is missing; `only` is none of `NAMES`.
     """
     if only is not None and only not in NAMES:
         raise InputError("--only", only, "one of " + ", ".join(NAMES))
     base = fit_base(public)
     kin = {r.name: {r.base, r.links or r.base} for r in RELATIVES}
-    needed = NAMES if only is None else {only} | kin.get(only, set())
-    made = {t.name: _profile(t, public, base, date) for t in PROFILED if t.name in needed}
-    known = dict(made) | {
+    needed = set(NAMES) if only is None else {only} | kin.get(only, set())
+    made: dict[str, Profile] = {}
+    lacking: dict[str, InputError] = {}
+    for target in (t for t in PROFILED if t.name in needed):
+        with _noted(lacking, target.name):
+            made[target.name] = _profile(target, public, base, date)
+    known = made | {
         name: load_profile(name) for name in made if (Path(str(folder("profiles"))) / name / SESSION).exists()
     }
     for each in (r for r in RELATIVES if r.name in needed):
-        made[each.name] = known[each.name] = relative(each, public, known)
-    wanted = [p for p in made.values() if only in (None, p.name)]
-    return with_contention(map(_hosted, wanted), public)
+        with _noted(lacking, each.name):
+            for error in (lacking[name] for name in kin[each.name] if name in lacking):
+                raise error
+            made[each.name] = known[each.name] = relative(each, public, known)
+    found = [_hosted(profile) for profile in made.values() if only in (None, profile.name)]
+    if lacking and (only is not None or not found):
+        raise next(iter(lacking.values()))
+    public.set_aside.update({f"profile {name}": f"it needs {error.allowed}" for name, error in lacking.items()})
+    return with_contention(found, public)
+
+
+@contextmanager
+def _noted(lacking: dict[str, InputError], name: str) -> Iterator[None]:
+    """Keep what the profile of device `name` lacks, for others can be made without."""
+    try:
+        yield
+    except InputError as error:
+        lacking[name] = error
 
 
 def _hosted(profile: Profile) -> Profile:
@@ -90,6 +111,10 @@ def _profile(target: Profiled, public: Public, base: Base, date: str) -> Profile
     else:
         models = carried_models(target, public, base, vector, by)
     scaling, scaling_text = _scaling_sigma(target, by, base)
+    if target.links not in base.links:
+        raise InputError(
+            "--from", sorted({t.session for t in public.together}), f"contention of L4 in {BRIDGE_SESSION}"
+        )
     links = base.links[target.links]
     return Profile(
         schema_version=2,

@@ -16,7 +16,7 @@ from calibration.cli import app
 from calibration.fit import predict
 from calibration.published.models import PROFILED, fit_base, own_models, peak_exponent, ratios_to, sustained
 from calibration.published.peaks import PEAK_NAMES
-from calibration.published.profiles import NAMES, write
+from calibration.published.profiles import NAMES, build, write
 from calibration.published.public import Public
 from calibration.published.relatives import PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
@@ -135,7 +135,6 @@ def test_an_unknown_header_is_refused(tmp_path: Path) -> None:
         ("bf16_efficiency", "samples of gemm forward on NVIDIA A100 PCIe"),
         full("busbw_various", "a bus bandwidth of nvlink4 all-reduce Ring"),
         ("allreduce_h100", "all-reduce times of H100"),
-        ("contention", "contention of L4"),
     ],
 )
 def test_what_is_missing_is_named(left_out: str, missing: str) -> None:
@@ -147,6 +146,21 @@ def test_a_table_of_a_device_that_is_missing_is_named() -> None:
     public = read_public([Path(f) for f in public_files() if "op_timings" not in f])
     with pytest.raises(InputError, match="samples of gemm forward on NVIDIA L4 in training"):
         own_models(next(one for one in PROFILED if one.name == "l4"), public, {}, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [("op_timings", "samples of gemm forward on NVIDIA L4 in training"), ("contention", "contention of L4")],
+)
+def test_a_device_that_the_files_do_not_tell_enough_of_is_named_and_the_others_are_made(
+    left_out: str, missing: str
+) -> None:
+    public = read_public([Path(f) for f in public_files() if left_out not in f])
+    assert [p.name for p in build(public)] == [name for name in NAMES if name != "l4"]
+    assert missing in public.set_aside["profile l4"]
+    with pytest.raises(InputError, match=missing):
+        build(public, "l4")
 
 
 @fully
