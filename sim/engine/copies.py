@@ -21,10 +21,11 @@ Copy = Callable[[Where, bool, float, list[int]], int]
 
 
 class Copies:
-    """What is under way on every rank; nothing where nothing is offloaded."""
+    """What is under way on every rank; nothing where nothing is offloaded. delayed: updates are of gradients that were
+    reduced beside a step, from a buffer of their own."""
 
-    def __init__(self, schedule: Schedule, graph: Graph, costs: Costs, add: Copy) -> None:
-        self.add = add
+    def __init__(self, schedule: Schedule, graph: Graph, costs: Costs, add: Copy, delayed: bool) -> None:
+        self.add, self.delayed = add, delayed
         self.weights, self.activations, self.gradients = (
             np.tile(np.zeros(schedule.depth) + costs.get(n, 0.0), schedule.pipelines)
             for n in ("forward_h2d", "forward_d2h", "backward_d2h")
@@ -69,7 +70,8 @@ class Copies:
         """Yield for every piece of an update of `stages` what it waits for, and what adds the way back when it is
         known."""
         rank = where[0]
-        done, summed = list[int](), self.added[rank][-1:]
+        # A delayed update is of the sums before these, which its reduction has waited for.
+        done, summed = list[int](), [] if self.delayed else self.added[rank][-1:]
         for share in self.shares(rank):
             h2d, d2h = (share * float(x[rank]) for x in (self.h2d, self.d2h))
             waits = [after, *summed, *_roomless(done, UPDATE_ROOM)]

@@ -148,7 +148,7 @@ class _Lowering:
         self.bucket = (self.reduced + (0 if self.flushes else 1) * self.regathered) / self.rank_layers
         self.costs, self.tied = costs, tied_reduce(costs, schedule)
         self.message = tick_array(np.tile(np.zeros(schedule.depth) + costs["send"], schedule.pipelines))
-        self.copies = Copies(schedule, self.graph, costs, self._copy)
+        self.copies = Copies(schedule, self.graph, costs, self._copy, self.delayed)
 
     def build(self) -> Lowered:
         """Return everything put together."""
@@ -253,7 +253,9 @@ class _Lowering:
             if scatter or bucket:
                 reduced = [self._beside(where, _REDUCE, scatter / n + bucket, [finish])]
             if moves:
-                moves.after(piece, finish, fetched[0] if gather else finish, reduced)
+                # A delayed reduction has a buffer of its own: what leaves is added up here and makes room at once.
+                leaves = reduced if scatter or not self.delayed else []
+                moves.after(piece, finish, fetched[0] if gather else finish, leaves)
             ready = [ready[1], [finish]]
             begin = main if begin < 0 else begin
         if after:
