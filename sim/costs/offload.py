@@ -38,6 +38,24 @@ optimizer, activations, weights, gradients = (
 rate = symbol("host_bytes_per_s")
 
 
+class Apart(NamedTuple):
+    """Seconds that the parts of a backward in two wait for copies, and what of the first one's is aside (`Waits`)."""
+
+    input_offload: Expr
+    weight_offload: Expr
+    input_aside: Expr
+
+
+class Rows(NamedTuple):
+    """Seconds that a rank waits more between two passes of a kind in a row, as the first leaves no room; and what the
+    second backward waits less, with the link for itself."""
+
+    forward_row: Expr
+    backward_row: Expr
+    weight_row: Expr
+    backward_spared: Expr
+
+
 class Waits(NamedTuple):
     """Seconds that forwards and backwards of a chunk wait for copies: of a rank that is never idle (all that it waits
     for the link is the backward's), and what of both is aside: later and earlier stages do not wait for it."""
@@ -54,10 +72,9 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     Per chunk and microbatch: moved_bytes of activations; seconds of copies in either direction: forward_h2d (weights),
     forward_d2h (activations), backward_h2d (both and gradients), backward_d2h (gradients); staged_bytes (the room for
     copies, all through the step); and what passes wait: forward_offload, backward_offload, forward_aside and
-    backward_aside (see `Waits`), <end>_ of all what the embedding's and the head's passes wait more, and of a backward
-    in two parts input_offload and weight_offload; forward_row and backward_row, what a rank waits more between two of a
-    kind in a row, as the first leaves no room; backward_spared, what the second one waits less, with the link for
-    itself. Per rank and step, by where it is: moved_optimizer, moved_weights,
+    backward_aside (see `Waits`), of a backward in two parts input_offload, weight_offload and input_aside, of passes in
+    a row forward_row, backward_row, weight_row and backward_spared (see `Rows`), <end>_ of all these what the
+    embedding's and the head's passes wait more. Per rank and step, by where it is: moved_optimizer, moved_weights,
     moved_gradients, staged_update (bytes), update_h2d, update_d2h (seconds), update_kernels (seconds of the optimizer
     that copies run beside: its kernels, and what it waits for the host that issues them), update_pieces (how many
     layers' copies they are, at least 1), optimizer_offload (what the update waits), throttled (by how much an update's
@@ -102,12 +119,17 @@ def parts(structure: Structure) -> dict[str, Expr]:
                 _ahead(weight, moved + again, 1), _ahead(weight, moved + again, 0),
             ),
         }  # fmt: skip
-    made, every = chunk["weight_compute"] + chunk["weight_host"], passes["backward"]
-    ahead = _ahead(weight, moved, 1), _ahead(weight, moved, 0)
-    passes |= {
-        "input": Pass(every.own - made, every.inner, every.beside, every.exposed, (weight + moved) / rate, 0, *ahead),
-        "weight": Pass(made, 0, traffic["scatter"], 0, again / rate, gradient / rate),
-    }
+        # In two parts either has its own collectives and copies beside it.
+        made = times["weight_compute"] + times["weight_host"]
+        passes |= {
+            f"{end}input": Pass(
+                both - made - chunk["backward_dp"] + chunk["input_dp"], inner[1], traffic["gather"], chunk["input_dp"],
+                (weight + moved) / rate, 0, _ahead(weight, moved, 1), _ahead(weight, moved, 0),
+            ),
+            f"{end}weight": Pass(
+                made + chunk["weight_dp"], 0, traffic["scatter"], chunk["weight_dp"], again / rate, gradient / rate
+            ),
+        }  # fmt: skip
     kinds = range(len(structure.kinds))
     saved, copied, summed = zip(*(_of_layer(structure, k) for k in kinds), strict=True)
     rooms = (moved, 2 * ROOM, saved), (weight, ROOM, copied), (gradient, UPDATE_ROOM, summed)
@@ -133,25 +155,21 @@ def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
 
     # Where a backward follows its forward at once, the last layers' activations stay.
     stay = symbol("turns") * minimum(1, ROOM / maximum(layers, 1)) * e["forward_d2h"]
-    plain, first, last = (
-        _waits(given(f"{end}forward"), given(f"{end}backward"), layers, stay if end == "head_" else 0) for end in ENDS
-    )
-    by_input, by_weight = (_waited(given(name), layers, side_by_side(given(name))) for name in ("input", "weight"))
+    stays = dict(zip(ENDS, (0, 0, stay), strict=True))
     out = {name: e[name] for name in names if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
     out |= {name: e[name] for name in names if name.startswith(("optimizer_offload", "throttled", "late"))}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
-    forward, backward = (maximum(*side_by_side(given(name))) for name in ("forward", "backward"))
-    out |= {
-        "forward_row": maximum(0, forward - plain.forward),
-        "backward_row": maximum(0, backward - plain.backward),
-        "backward_spared": maximum(0, plain.backward - backward),
-    }
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
-    for end, waits, share in zip(ENDS, (plain, first, last), (1, several, 1), strict=True):
-        less = plain if end else Waits(0, 0, 0, 0)
-        named = zip(("forward_offload", "backward_offload", *Waits._fields[2:]), waits, less, strict=True)
-        out |= {f"{end}{name}": share * (a - b) for name, a, b in named}
-    return out | {"input_offload": maximum(by_input, plain.backward - by_weight), "weight_offload": by_weight}
+    names = ("forward_offload", "backward_offload", *Waits._fields[2:], *Apart._fields, *Rows._fields)
+    base: list[Expr] = [0] * len(names)
+    for end, share in zip(ENDS, (1, several, 1), strict=True):
+        forward, whole, first, weight = (given(f"{end}{n}") for n in ("forward", "backward", "input", "weight"))
+        waits = _waits(forward, whole, layers, stays[end])
+        apart = _apart(forward, first, weight, layers, stays[end])
+        every = [*waits, *apart, *_rows(forward, whole, weight, layers, waits, apart)]
+        out |= {f"{end}{name}": share * (a - b) for name, a, b in zip(names, every, base, strict=True)}
+        base = base if end else every
+    return out
 
 
 def part_name(name: str) -> str:
@@ -290,15 +308,56 @@ def _waits(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> Waits:
 
     They are those of the layers that nothing waits for, so that they only relieve the link and slow nothing.
     """
-    made = forward._replace(d2h=forward.d2h - staying), backward._replace(h2d=backward.h2d - staying)
+    made, own, through = _alone(forward, backward, layers, staying)
+    link, again = one_after_other(made), _summed(backward, layers) - forward.own - backward.own
+    both = own[0], maximum(own[1], maximum(link.h2d, link.d2h, again) - own[0])
+    return Waits(*both, *(a - b for a, b in zip(both, through, strict=True)))
+
+
+def _apart(forward: Pass, first: Pass, weight: Pass, layers: Expr, staying: Expr) -> Apart:
+    """Return what the parts of a backward wait, arguments as of `_waits`; for a link that is busy all the time the
+    first one does."""
+    made, own, through = _alone(forward, first, layers, staying)
+    later, link = _later(first, weight, layers), one_after_other((*made, weight))
+    again = _summed(weight, layers) - forward.own - first.own - weight.own
+    both = maximum(own[1], maximum(link.h2d, link.d2h, again) - own[0] - later)
+    return Apart(both, later, both - through[1])
+
+
+def _later(first: Pass, weight: Pass, layers: Expr) -> Expr:
+    """Return what the second part of a backward waits for its copies: the link is free for them when those of the first
+    part have come, as its last two layers run."""
+    n, beside = maximum(layers, 1), side_by_side(weight)
+    ahead = minimum(1, ROOM / n) * minimum(weight.own + beside.h2d, first.own)
+    return maximum(_waited(weight, layers, beside._replace(h2d=0)), beside.h2d + weight.own / n - ahead)
+
+
+def _summed(one: Pass, layers: Expr) -> Expr:
+    """Return the least seconds from a pass that makes gradients to the next one: a layer's sum has to leave and to come
+    back in between."""
+    return (one.own + 2 * one.d2h) / maximum(layers, 1)
+
+
+def _rows(forward: Pass, backward: Pass, weight: Pass, layers: Expr, waits: Waits, apart: Apart) -> Rows:
+    """Return what a rank waits more, or less, where these passes follow others of their kind."""
+    first, second, third = (maximum(*side_by_side(one)) for one in (forward, backward, weight))
+    second, third = (maximum(x, _summed(one, layers) - one.own) for x, one in ((second, backward), (third, weight)))
+    return Rows(
+        maximum(0, first - waits.forward), maximum(0, second - waits.backward),
+        maximum(0, third - apart.weight_offload), maximum(0, waits.backward - second),
+    )  # fmt: skip
+
+
+def _alone(forward: Pass, backward: Pass, layers: Expr, staying: Expr) -> tuple[list[Pass], list[Expr], list[Expr]]:
+    """Return the passes with the copies that are made, and what both wait for their own copies: where they follow
+    another pass at once, and where their rank has waited for a message."""
+    made = [forward._replace(d2h=forward.d2h - staying), backward._replace(h2d=backward.h2d - staying)]
     delays = [side_by_side(p).delay for p in made]
     own, through = (
         [_waited(p, layers, side_by_side(p)._replace(delay=d)) for p, d in zip(passes, delays, strict=True)]
         for passes in ((forward, backward), [p._replace(before=p.ahead) for p in (forward, backward)])
     )
-    link = one_after_other(made)
-    both = own[0], maximum(own[1], maximum(link.h2d, link.d2h) - own[0])
-    return Waits(*both, *(a - b for a, b in zip(both, through, strict=True)))
+    return made, own, through
 
 
 def _waited(one: Pass, layers: Expr, beside: Beside) -> Expr:

@@ -1,4 +1,4 @@
-"""From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and time by cause."""
+"""From the costs of a step to what the engine runs: durations of actions, bytes of ranks, and its pace."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sim.costs import pairs
-from sim.engine.clock import TICK_S, tick_array
+from sim.engine.clock import tick_array
 from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
-from sim.engine.steady import counted_in_step, steady_state
+from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline
 from sim.schedules import SCHEDULES, Action, IllegalScheduleError, Kind, Schedule, ScheduleKind, Shape, build
 from sim.specs import InputError, PlacedPlan
@@ -28,6 +28,9 @@ OFFLOAD = {
     Kind.F: "forward_offload", Kind.B: "backward_offload", Kind.I: "input_offload", Kind.W: "weight_offload",
 }  # fmt: skip
 """What passes wait for copies, where `costs.offload` is among the costs."""
+
+ASIDE = {Kind.F: "forward_aside", Kind.B: "backward_aside", Kind.I: "input_aside"}
+"""What of that other stages do not wait for."""
 
 PASSES: Mapping[str, Mapping[Kind, str]] = {
     "compute": {Kind.F: "forward_compute", Kind.I: "input_compute", Kind.W: "weight_compute"},
@@ -65,9 +68,15 @@ def _names(kind: Kind) -> Iterator[tuple[str, str, tuple[tuple[int, str], ...]]]
 
 
 _COSTS = {kind: tuple(_names(kind)) for kind in OFFLOAD}
+ROWS = ("forward_row", "backward_row", "weight_row", "backward_spared")
+"""What passes take more or less for copies where another of their kind follows, or came before."""
+
 PASS_COSTS = frozenset(
     each for costs in _COSTS.values() for _, name, ends in costs for each in (name, *(end for _, end in ends))
-) | {"ahead_forward", "ahead_backward", "late_backward", *SHARED.values()}
+) | {
+    *("ahead_forward", "ahead_backward", "late_backward", *SHARED.values()),
+    *(f"{end}{name}" for end in ("", "embedding_", "head_") for name in (*ASIDE.values(), *ROWS)),
+}
 """All costs of passes, of their ends that only their own rank waits for, and of what runs beside them."""
 
 Costs = Mapping[str, Any]
@@ -182,7 +191,7 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     return {kind: np.tile(sum(pass_terms(costs, kind, stages).values()), copies) for kind in OFFLOAD}
 
 
-def _reduction(schedule: Schedule) -> str:
+def reduction(schedule: Schedule) -> str:
     """Return which of `stage.reduction`'s outputs holds for a schedule."""
     return "delayed" if SCHEDULES[schedule.name].delayed else "reduce"
 
@@ -206,12 +215,15 @@ def longer_seconds(schedule: Schedule, costs: Costs, of_copies: bool = False) ->
         return np.zeros(0), np.zeros(0)
     longer, aside = np.zeros((2, len(graph)))
     longer[graph.lasts] = late[graph.stage[graph.lasts]]
-    (f, b), second, found = graph.rows, graph.rows[1] + 1, {}
-    for name in ("forward_row", "forward_aside", "backward_row", "backward_aside", "backward_spared"):
-        found[name] = (np.zeros(schedule.depth) + costs.get(name, 0.0))[graph.stage % schedule.depth]
-    aside[f], aside[b] = found["forward_row"][f], found["backward_row"][b]
+    (f, b, w), second, found = graph.rows, graph.rows[1] + 1, {}
+    for name in (*ROWS, *ASIDE.values()):
+        each = np.zeros(schedule.depth) + costs.get(name, 0.0)
+        for stage, end in _ENDS:
+            each[stage] += at(costs.get(f"{end}_{name}", 0.0), stage)
+        found[name] = each[graph.stage % schedule.depth]
+    aside[f], aside[b], aside[w] = found["forward_row"][f], found["backward_row"][b], found["weight_row"][w]
     longer[second] -= found["backward_spared"][second]
-    own = sum(found[f"{way}_aside"] * (graph.kind == kind) for way, kind in (("forward", Kind.F), ("backward", Kind.B)))
+    own = sum(found[name] * (graph.kind == kind) for kind, name in ASIDE.items())
     return longer - own, aside + own
 
 
@@ -228,11 +240,11 @@ def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None)
     how fast that grows as the costs grow at `rates`."""
     if not any(schedule.fused):
         return np.zeros(0)
-    values = _of_pairs(schedule, costs)
-    return pairs.hidden_rates(values, _of_pairs(schedule, rates)) if rates else pairs.hidden(values)
+    values = of_pairs(schedule, costs)
+    return pairs.hidden_rates(values, of_pairs(schedule, rates)) if rates else pairs.hidden(values)
 
 
-def _of_pairs(schedule: Schedule, costs: Costs) -> dict[str, Any]:
+def of_pairs(schedule: Schedule, costs: Costs) -> dict[str, Any]:
     """Return what `costs.pairs` asks of every fused pair; linear in the costs."""
     graph, depth = graph_of(schedule), schedule.depth
     tables = {part: np.zeros((len(Kind), depth)) for part in pairs.Half._fields}
@@ -262,7 +274,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
     rest = np.zeros(stages - ranks)
     update = {
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
-        for kind, name in ((Kind.REDUCE_GRAD, _reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
+        for kind, name in ((Kind.REDUCE_GRAD, reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
     }
     waited = np.bincount(schedule.rank_of, _held_up(schedule, costs), ranks)  # in the last backwards
     update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule) - waited
@@ -353,98 +365,3 @@ PAIRS = (
     "what a fused forward and backward hide of each other's collectives is a closed form of the path engine; "
     "the event engine runs these beside the other half"
 )
-
-
-def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
-    """Return what the closed forms leave exposed of data parallelism; what the step gains when messages take no time
-    (`silent`: the same run without them); and what the rank that decides the step is idle beside that.
-    """
-    rank, place, pp = pace.rank, where(pace.rank, timeline.schedule), (pace.ticks - silent.ticks) * TICK_S
-    passes = _spent(timeline, costs, pace)
-    counted = counted_in_step(timeline, pace.steps) * (timeline.graph.rank == rank)
-    idle = (pace.ticks - float(timeline.took() @ counted)) * TICK_S
-    copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
-    if len(row := sum(longer_seconds(timeline.schedule, costs, of_copies=True))):
-        copies += float(row @ counted)
-    reduction = at(costs[f"{_reduction(timeline.schedule)}_{place}"], rank)
-    beside = _hidden_on(rank, timeline.schedule, costs, pace.steps)
-    return Waits(passes["dp"] + pace.updates * reduction, pp, idle - pp, copies, beside)
-
-
-def _hidden_on(rank: int, schedule: Schedule, costs: Costs, steps: int) -> dict[tuple[Kind, int], float]:
-    """Return the seconds of a step by which the fused pairs of a rank are shorter, by kind and stage, of whose
-    collectives each half bears its share."""
-    if not any(schedule.fused):
-        return {}
-    graph, values = graph_of(schedule), _of_pairs(schedule, costs)
-    inner = np.stack([values[f"pair_{half}_inner"] for half in pairs.HALVES])
-    hidden = inner / np.maximum(inner.sum(axis=0), TICK_S) * pairs.hidden(values) / steps
-    own = graph.rank[graph.pairs] == rank
-    found = np.bincount(graph.cell[graph.pairs[own]], hidden[own])
-    return {(Kind(i % len(Kind)), i // len(Kind)): float(found[i]) for i in np.flatnonzero(found).tolist()}
-
-
-def exposed(
-    timeline: Timeline, costs: Costs, pace: Pace, waits: Waits, straggler_s: float, noisy: bool
-) -> dict[str, float]:
-    """Return the exposed time of a step by cause on the rank that decides it; sums to the step time.
-
-    straggler_s: what waiting for the slowest device adds; noisy: whether the passes were drawn. What adds up a shared
-    table is in "other", and not in the time for data parallelism.
-    """
-    c, rank = costs, pace.rank
-    place = where(rank, timeline.schedule)
-
-    passes = _spent(timeline, c, pace)
-    for term, seconds in _beside(timeline, c, waits).items():
-        passes[term] -= seconds
-    terms = dict.fromkeys(TERMS, 0.0) | passes
-    terms |= {
-        "dp": waits.dp_s,
-        "pp": waits.pp_s + passes["pp"],
-        "offload": waits.offload_s,
-        "bubble": waits.bubble_s,
-        "optimizer": pace.updates * at(c[f"optimizer_{place}"], rank),
-        "straggler": straggler_s,
-        "other": passes["other"] + pace.updates * float(exposed_tied(c, timeline.schedule)[rank]),
-    }
-    step = pace.ticks * TICK_S
-    # What overlaps exactly leaves a difference of the last bit, of either sign.
-    terms = {k: v if abs(v) > 1e-12 * step else 0.0 for k, v in terms.items()}
-    # What whole nanoseconds rounded off belongs to the largest term.
-    terms["compute"] += step + straggler_s - sum(terms.values())
-    found = {name: float(value) for name, value in terms.items()}
-    return _drawn(found) if noisy else found
-
-
-def _drawn(terms: Mapping[str, float]) -> dict[str, float]:
-    """Return the terms of a step with noise, of the same sum and none below zero.
-
-    Jitter that passes drew is not what the costs say of them, and the rest of the step bears the difference, which may
-    be more than it takes.
-    """
-    kept = {name: max(0.0, seconds) for name, seconds in terms.items()}
-    return {name: seconds * sum(terms.values()) / sum(kept.values()) for name, seconds in kept.items()}
-
-
-def _beside(timeline: Timeline, costs: Costs, waits: Waits) -> dict[str, float]:
-    """Return what of a step's collectives inside passes nobody waits for, by term."""
-    found, depth = dict.fromkeys(INSIDE, 0.0), timeline.schedule.depth
-    for (kind, stage), seconds in waits.beside_s.items():
-        terms = {term: float(pass_terms(costs, kind, depth)[term][stage % depth]) for term in INSIDE}
-        for term, whole in terms.items():
-            found[term] += seconds * whole / sum(terms.values())
-    return found
-
-
-def _spent(timeline: Timeline, costs: Costs, pace: Pace) -> dict[str, float]:
-    """Return the seconds of a step that the passes of the rank that decides it take, by term."""
-    graph, depth = timeline.graph, timeline.schedule.depth
-    own = graph.rank == pace.rank
-    found = dict.fromkeys(PASSES, 0.0)
-    for kind in OFFLOAD:
-        count = np.bincount(graph.stage[own & (graph.kind == kind)] % depth, minlength=depth) / pace.steps
-        if count.any():
-            for term, seconds in pass_terms(costs, kind, depth).items():
-                found[term] += float(count @ seconds)
-    return found

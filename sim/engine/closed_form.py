@@ -351,7 +351,9 @@ def _least(t: Times, e: Mapping[str, Expr]) -> Times:
     size = e["boundary_buffer_bytes"] / 2 * (1 + stage.sends_whole() * (symbol("tp") - 1))
     longer, blocking = mean_over_last(size, symbol("pp_inter"), symbol("pp") - 1), symbol("blocking_sends")
     waits, spared = 2 * blocking * maximum(0, longer), e.get("backward_spared", 0)
-    return replace(t, forward=t.forward - waits, backward=t.backward - waits - spared, longer=(1 - blocking) * longer)
+    ends = {f"{end}_backward": e.get(f"{end}_backward_spared", 0) for end in ("embedding", "head")}
+    least = {"forward": t.forward - waits, "backward": t.backward - waits - spared, "longer": (1 - blocking) * longer}
+    return replace(t, **least, **{name: getattr(t, name) - less for name, less in ends.items()})
 
 
 def _split(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
@@ -374,26 +376,36 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
     """Return the costs of a step with what it waits for copies (either part of a backward for its own), less what is in
     host memory."""
     joins = (splits := _splits(schedule)) and SCHEDULES[schedule].joins
-    backward = moved["input_offload" if splits else "backward_offload"]
-    if joins:
-        backward = minimum(backward, moved["backward_offload"] - moved["weight_offload"])
+    whole = {end: moved[f"{end}backward_offload"] for end in offload.ENDS}
+    first = {end: moved[f"{end}input_offload"] if splits else whole[end] for end in offload.ENDS}
+    aside, alone = moved["input_aside" if splits else "backward_aside"], 1 - minimum(1, symbol("pp") - 1)
+    if joins:  # the least of both ways
+        least = {
+            end: minimum(*(ways[""] + (ways[end] if end else 0) for ways in (whole, _summed(moved)))) for end in whole
+        }
+        first = {end: least[end] - (least[""] if end else moved["weight_offload"]) for end in least}
+        aside = maximum(aside, moved["backward_aside"])
     out = {
         "forward_host": e["forward_host"] + moved["forward_offload"],
-        "backward_host": e["backward_host"] + backward,
+        "backward_host": e["backward_host"] + first[""],
         "weight_compute": e["weight_compute"] + (moved["weight_offload"] if splits else 0),
         "saved_bytes": e["saved_bytes"] - moved["moved_bytes"],
         "ahead_forward": e["ahead_forward"] + moved["forward_aside"],
-        "late_backward": (0 if splits else moved["late_backward"]) + int(joins or not splits) * moved["backward_aside"],
-        "row_offload": moved["forward_row"] + moved["backward_row"] - moved["backward_spared"],
+        "late_backward": (0 if splits else moved["late_backward"]) + aside,
+        "row_offload": sum(moved[name] + alone * moved[f"head_{name}"] for name in ("forward_row", "backward_row"))
+        - (moved["backward_spared"] + alone * moved["head_backward_spared"])
+        + (1 - alone) * (1 - symbol("turns")) * maximum(0, moved["head_backward_row"]) / symbol("virtual_stages"),
         "backward_spared": moved["backward_spared"],
     }
     for end in ("embedding_", "head_"):
-        more = moved[f"{end}backward_offload"]
         out |= {
             f"{end}aside": moved[f"{end}forward_aside"] + moved[f"{end}backward_aside"],
             f"{end}forward_offload": moved[f"{end}forward_offload"],
-            f"{end}backward_offload": minimum(0, more) if joins else 0 if splits else more,  # more of whole ones only
+            f"{end}backward_offload": first[end],
+            f"{end}backward_spared": moved[f"{end}backward_spared"],
         }
+        if splits and not joins:
+            out[f"{end}weight_compute"] = e[f"{end}weight_compute"] + moved[f"{end}weight_offload"]
     for end in PLACES:
         room = moved["staged_bytes"]
         out |= {
@@ -405,6 +417,11 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
             f"throttled_{end}": moved[f"throttled_{end}"],
         }
     return dict(e) | out
+
+
+def _summed(moved: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return what both parts of a backward wait for copies, plain and more at the ends."""
+    return {end: moved[f"{end}input_offload"] + moved[f"{end}weight_offload"] for end in offload.ENDS}
 
 
 def _end_layers(structure: Structure, e: Mapping[str, Expr]) -> dict[str, Expr]:

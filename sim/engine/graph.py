@@ -82,11 +82,11 @@ class Graph:
         return np.array(sorted(found), dtype=np.int64)
 
     @cached_property
-    def rows(self) -> tuple[Ints, Ints]:
-        """The forwards that their rank lets another forward follow at once, and the backwards that another follows."""
+    def rows(self) -> tuple[Ints, Ints, Ints]:
+        """The F that their rank lets another F follow at once, and the B and the W that another follows."""
         same = (self.kind[1:] == self.kind[:-1]) & (self.rank[1:] == self.rank[:-1])
-        forwards, backwards = (np.flatnonzero(same & (self.kind[1:] == kind)) for kind in (Kind.F, Kind.B))
-        return forwards, backwards
+        forwards, backwards, weights = (np.flatnonzero(same & (self.kind[1:] == k)) for k in (Kind.F, Kind.B, Kind.W))
+        return forwards, backwards, weights
 
     @cached_property
     def pairs(self) -> Ints:

@@ -22,7 +22,8 @@ from sim.costs.run_level import (
     software_slowdown,
     straggling,
 )
-from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, exposed, footprint, pace, step_schedule, waits
+from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
+from sim.engine.causes import exposed, waits
 from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention

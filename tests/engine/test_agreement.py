@@ -17,6 +17,7 @@ CLUSTERS = {
     "h100": Cluster.of("h100-sxm-80gb", nodes=2),
 }
 BETWEEN = {"l4": Cluster.of("l4", nodes=2, gpus_per_node=8), "a100": Cluster.of("a100-sxm-40gb", nodes=4)}
+WITH_NODES = CLUSTERS | {f"{name} x": cluster for name, cluster in BETWEEN.items()}
 SHARES = (0.0, 0.0, 0.25, 0.5, 1.0)
 
 
@@ -76,7 +77,7 @@ ORDERS = ({}, {"virtual_stages": 2}, {"schedule": "gpipe"}, {"schedule": "zb-h1"
 @pytest.mark.parametrize("seed", range(2))
 def test_random_plans_agree_within_3_percent(seed):
     """Sharded weights and gradients among them; half of them within 0.1 %."""
-    found = errors(seed, CLUSTERS | {f"{n} x": c for n, c in BETWEEN.items()}, False, ORDERS, 30)
+    found = errors(seed, WITH_NODES, False, ORDERS, 30)
     far = {plan: error for plan, error in found.items() if abs(error) > 0.03}
     assert not far
     assert np.median(np.abs(list(found.values()))) < 0.001
@@ -86,7 +87,7 @@ def test_random_plans_agree_within_3_percent(seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_random_plans_with_copies_agree_within_10_percent(seed):
     """1F1B and interleaved, nine of ten within 3 %. Other orders have less of a steady state."""
-    found = errors(seed, CLUSTERS | {f"{n} x": c for n, c in BETWEEN.items()}, True, ORDERS[:2], 30)
+    found = errors(seed, WITH_NODES, True, ORDERS[:2], 30)
     far = {plan: error for plan, error in found.items() if abs(error) > 0.1}
     assert not far
     assert np.quantile(np.abs(list(found.values())), 0.9) < 0.03
@@ -141,3 +142,45 @@ def test_copies_slow_collectives_that_a_pass_does_not_wait_for(name, tp, zero, m
     cluster = (BETWEEN if name == "a100" else CLUSTERS)[name]
     path, events = (simulate(SMALL, cluster, given, engine) for engine in ("path", "events"))
     assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("a100", {"micro_batch": 4, "zero": 3, "offload": Offload(activations=1.0, gradients=1.0)}),
+        ("a100", {"zero": 1, "offload": Offload(weights=0.5, gradients=0.5)}),
+        ("a100 x", {"micro_batch": 2, "recompute": "full", "offload": Offload(activations=1.0, gradients=1.0)}),
+        ("h100", {"tp": 2, "zero": 2, "offload": Offload(activations=1.0, weights=0.5, gradients=0.5)}),
+        ("h100", {"recompute": "selective", "offload": Offload(activations=0.5, gradients=1.0)}),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "interleaved-zb"])
+def test_parts_of_a_backward_wait_for_their_own_copies(schedule, name, change):
+    """The head hides them, others do not wait for a busy link, and weight gradients in a row have no room: the path was
+    16 % below to 41 % above the events."""
+    order = {"pp": 4, "virtual_stages": 2} if schedule == "interleaved-zb" else {"pp": 8}
+    given = Plan(**{"global_batch": 64, "schedule": schedule} | order | change)
+    path, events = (simulate(SMALL, WITH_NODES[name], given, engine) for engine in ("path", "events"))
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.1)
+    assert sum(path.breakdown_s.values()) == pytest.approx(path.step_time_s)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "looped-bfs", "gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_the_sum_of_a_lonely_layer_leaves_and_comes_back_between_two_passes(schedule, share):
+    """With one layer in a chunk no other runs meanwhile: the path was up to 29 % short."""
+    several = {"virtual_stages": 3} if schedule in ("interleaved", "looped-bfs") else {}
+    model = SMALL if several else Model(name="flat", layers=8, hidden=2048, heads=16, vocab=50_304, seq=2048)
+    given = Plan(pp=8, global_batch=32, schedule=schedule, offload=Offload(gradients=share), **several)
+    path, events = (simulate(model, CLUSTERS["l4"], given, engine) for engine in ("path", "events"))
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["l4", "a100", "h100"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_updates_of_2bw_do_not_wait_for_gradients_of_their_own_step(name, zero):
+    """Those that they are of were reduced beside this step, from a buffer of their own."""
+    moved = Offload(activations=0.25, weights=0.5, gradients=0.5)
+    given = Plan(pp=4, global_batch=32, schedule="2bw", zero=zero, recompute="selective", offload=moved)
+    path, events = (simulate(SMALL, CLUSTERS[name], given, engine) for engine in ("path", "events"))
+    assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.07)
