@@ -16,7 +16,7 @@ from sim.costs.pairs import SLOWED
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, level_of, symbol_values
 from sim.engine.assembly import PASS_COSTS, pass_seconds
-from sim.schedules import Kind
+from sim.schedules import SCHEDULES, Kind
 from sim.specs import Cluster, Model, PlacedPlan, StagePlan
 
 StageModel = Callable[[Structure], Callable[[Values], Mapping[str, Any]]]
@@ -28,9 +28,9 @@ def slowest(
     """Return the costs of every chunk and rank on the slowest of the devices that hold it.
 
     Ranks are laid out over the groups of a mixed cluster in order; a pipeline rank waits for its slowest device: the
-    one whose forwards of a chunk take longest, of which all of these are, and so for backwards. (What one hides of its
-    collectives behind slow compute is no other's.) Of a chunk of which two ranks have a copy the slower one counts for
-    both.
+    one whose forwards of a chunk take longest, with what they wait for copies, of which all of these are, and so for
+    backwards. (What one hides of its collectives behind slow compute is no other's.) Of a chunk of which two ranks have
+    a copy the slower one counts for both.
     """
     if placed.plan.stages:
         return _of_stages(model, cluster, placed, level, what)
@@ -46,12 +46,24 @@ def slowest(
     on = device_groups(placed, [m.gpus for m in parts])
     timed = each if what is stage.stage_model else on_members(stage.stage_model)
     holding = np.any(on[:, np.reshape(placed.plan.rank_of, (-1, placed.stages))], axis=1)
-    seconds = [pass_seconds(e, placed.stages) for e in timed]
-    longest = {
-        kind: np.where(holding, [own[kind] for own in seconds], -np.inf).argmax(axis=0) for kind in (Kind.F, Kind.B)
-    }
+    waiting = on_members(offload.offload_costs(False)) if placed.plan.offloads else [{}] * len(parts)
+    longest = _longest(placed, holding, [own | more for own, more in zip(timed, waiting, strict=True)])
     each = beside_longest(each, cluster, placed, timed)
     return {name: _worst([np.asarray(e[name]) for e in each], name, on, holding, longest) for name in each[0]}
+
+
+def _longest(
+    placed: PlacedPlan, holding: NDArray[np.bool_], costs: Sequence[Mapping[str, Any]]
+) -> dict[Kind, NDArray[np.intp]]:
+    """Return the device whose forwards of a chunk take longest, and whose backwards do, with what both wait for copies;
+    of those `holding` it, by the costs of each."""
+    kind = SCHEDULES[placed.plan.order]
+    apart = kind.splits and not kind.joins
+    found = {}
+    for way, passes in ((Kind.F, (Kind.F,)), (Kind.B, (Kind.I, Kind.W) if apart else (Kind.B,))):
+        seconds = [sum(own[k] for k in passes) for own in (pass_seconds(one, placed.stages) for one in costs)]
+        found[way] = np.where(holding, seconds, -np.inf).argmax(axis=0)
+    return found
 
 
 def beside_longest(

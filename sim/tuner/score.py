@@ -281,10 +281,25 @@ def _contention(members: Sequence[Part], laid_out: Mapping[str, Any]) -> dict[st
         shape = laid_out["shard_in"][at : at + n], laid_out["shard_out"][at : at + n]
         each = [contention_values(load_profile(name).contention, *shape) for name in devices]
         every = {k: np.array([np.broadcast_to(one[k], n) for one in each]) for k in each[0]}
-        found.append({k: (np.max if k == "contention_known" else np.min)(v, axis=0) for k, v in every.items()})
+        least = {k: (np.max if k == "contention_known" else np.min)(v, axis=0) for k, v in every.items()}
+        if len(devices) > 1 and _offloads(members[0][0]):
+            least = _without_copies(least, laid_out["overlap_slowdown"])
+        found.append(least)
         at += n
     columns = {k: np.concatenate([one[k] for one in found]) for k in found[0]}
     return {k: v if v.any() else 0.0 for k, v in columns.items()}
+
+
+def _without_copies(slowed: Mapping[str, Any], otherwise: Any) -> dict[str, Any]:
+    """Return how streams slow each other but for copies, which slow nothing and are slowed by nothing.
+
+    A device that is faster in everything runs more of its copies beside its collectives, which slow each other most: it
+    may be the slower one. Where nothing is known of the streams they slow each other `otherwise`.
+    """
+    known = slowed["contention_known"]
+    kept = "compute_by_collective", "collective_by_compute"
+    left = {k: known * slowed[k] + (1 - known) * otherwise for k in kept}
+    return {k: np.zeros_like(v) for k, v in slowed.items()} | left | {"contention_known": np.ones_like(known)}
 
 
 def _of_orders(space: Space, rows: NDArray[np.int64]) -> Floats:

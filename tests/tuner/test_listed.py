@@ -123,6 +123,29 @@ def test_a_mixed_cluster_is_bounded_by_the_faster_host():
     assert all(0.9 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
 
 
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (SMALL, {"schedule": ["interleaved-zb"], "virtual_stages": [2], "tp": [4]}),
+        (SMALL, {"schedule": ["zbv"], "virtual_stages": [2], "tp": [4]}),
+        (SMALL, {"schedule": ["v-half"], "virtual_stages": [2], "tp": [2]}),
+        (SMALL, {"schedule": ["gpipe"], "tp": [4]}),
+        (SMALL, {"schedule": ["zb-h1"], "tp": [4]}),
+        (models["qwen3-30b-a3b"], {"schedule": ["2bw"], "tp": [4], "ep": [1, 2]}),
+        (models["qwen3-30b-a3b"], {"schedule": ["v-half"], "virtual_stages": [2], "tp": [8], "ep": [1, 2]}),
+    ],
+)
+@pytest.mark.parametrize("moved", [Offload(weights=0.25, activations=1.0), Offload(weights=1.0, activations=0.1)])
+def test_copies_on_a_mixed_cluster_beat_no_bound(model, given, moved):
+    """A device with the best of both computes beside fewer of its copies, and these slow its collectives: it was slower
+    than either, and bounds of such plans too long."""
+    groups = [{"device": device, "nodes": 1, "gpus_per_node": 8} for device in ("h200-sxm-141gb", "h100-sxm-80gb")]
+    common = {"pp": [2], "micro_batch": [1], "zero": [0, 1, 3], "recompute": ["none"], "sequence_parallel": [False]}
+    space = build_space(model, Cluster.of(groups=groups), 64, common | given, {"offload": moved})
+    least = bounds(space)
+    assert all(0.7 < least[at] / step.step_time_s <= 1 + 1e-7 for at, step in each(space))
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-1p"])
 def test_what_a_split_backward_waits_for_its_host_counts_once(schedule):
     """Waiting takes most of these steps: with its weight half counted twice they seemed 15 - 30 % longer."""
