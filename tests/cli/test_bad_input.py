@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -188,15 +189,16 @@ def test_a_profile_whose_name_is_too_long_is_none(refused):
 
 @pytest.mark.parametrize("change", [{"model": "loop.yaml"}, {"cluster": "{device: loop.yaml}"}])
 @pytest.mark.parametrize("line", ["simulate job.yaml", "sweep job.yaml --store s.db"])
-def test_files_of_a_job_that_lead_nowhere(trainsim, tmp_path, monkeypatch, change, line):
-    monkeypatch.chdir(tmp_path)
-    Path("loop.yaml").symlink_to("loop.yaml")
-    axes = {"axes": "{plan.tp: [1]}"} if line.startswith("sweep") else {}
-    Path("job.yaml").write_text(job_text(change | axes))
-    code, out, err = trainsim(*line.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and "loop.yaml" in err and err.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"job.yaml", "loop.yaml"}
+def test_files_of_a_job_that_lead_nowhere(trainsim, monkeypatch, change, line):
+    with tempfile.TemporaryDirectory() as place, monkeypatch.context() as there:  # so short that errors tell all of it
+        there.chdir(place)
+        Path("loop.yaml").symlink_to("loop.yaml")
+        axes = {"axes": "{plan.tp: [1]}"} if line.startswith("sweep") else {}
+        Path("job.yaml").write_text(job_text(change | axes))
+        code, out, err = trainsim(*line.split())
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ") and "loop.yaml" in err and err.count("\n") == 1
+        assert {path.name for path in Path().iterdir()} == {"job.yaml", "loop.yaml"}
 
 
 @pytest.mark.slow

@@ -31,10 +31,10 @@ def test_a_second_interruption_is_raised():
 
 @pytest.fixture
 def alarm():
-    """Press Ctrl-C after half a second."""
+    """Press Ctrl-C so many seconds after the call."""
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    yield
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
 
@@ -45,5 +45,6 @@ def test_an_interruption_waits_for_no_process(monkeypatch, alarm):
     step = sim.simulate(sim.models["llama3-8b"], sim.Cluster.of("h100-sxm-80gb"), sim.Plan(tp=8, global_batch=8))
     begin = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
+        alarm(0.5)
         next(ranking._contended([step]))
     assert time.perf_counter() - begin < 5
