@@ -30,7 +30,7 @@ checks: $(STAMP)
 	nice -n 19 $(BIN)/lint-imports
 	nice -n 19 $(BIN)/mypy
 
-# Of the long cases a fifth, by the commit (tests/full.py).
+# Of the long cases a sixth, by the commit (tests/full.py).
 units: export TEST_TURN = $(shell git rev-parse HEAD 2>/dev/null)
 units: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal
