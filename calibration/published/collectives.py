@@ -35,7 +35,7 @@ RING = {"in_switch_reduction": 0.0, "intra_efficiency_switch": 1.0}
 SWITCH_FREE = {"intra_efficiency_switch": Free(0.6, 0.5, 1.0), "intra_alpha": ALPHA, **FILL_FREE}
 """The share stays where the switch is faster than the ring of 8 ranks: below, it would decide nothing."""
 GATHER_TEXT = "gather = reduce x the ratio of all-gather to ring all-reduce on 8 H200"
-L4_BRIDGE, BRIDGE_SESSION = "pcie l4", "Dazz993/Mist:mist/tools/backup/results-backup-0430"
+BRIDGE_SESSION = "Dazz993/Mist:mist/tools/backup/results-backup-0430"
 """The session on L4 whose host copies reach what Mist's own numbers say (its other one, two thirds)."""
 NO_NETWORK = {"inter_efficiency": 1.0, "inter_alpha": 0.0}
 
@@ -147,7 +147,7 @@ def fit_links(public: Public) -> dict[str, Links]:
     }
     if held := _bridged(public):
         l4, l4_text = _host_bridge(held, pcie)
-        found[L4_BRIDGE] = _links(l4, inter, l4_text)
+        found["pcie l4"] = _links(l4, inter, l4_text)
     return found
 
 

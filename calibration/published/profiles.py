@@ -6,7 +6,7 @@ from math import log
 from pathlib import Path
 
 from calibration.published.collectives import BRIDGE_SESSION
-from calibration.published.contention import with_contention
+from calibration.published.contention import SPEAKS_FOR, with_contention
 from calibration.published.models import (
     ANCHOR_CHECK,
     BASE,
@@ -74,14 +74,17 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     }
     for each in (r for r in RELATIVES if r.name in needed):
         with _noted(lacking, each.name):
-            for error in (lacking[name] for name in kin[each.name] if name in lacking):
-                raise error
+            if less := [lacking[name] for name in kin[each.name] if name in lacking]:
+                raise less[0]
             made[each.name] = known[each.name] = relative(each, public, known)
     found = [_hosted(profile) for profile in made.values() if only in (None, profile.name)]
     if lacking and (only is not None or not found):
         raise next(iter(lacking.values()))
     public.set_aside.update({f"profile {name}": f"it needs {error.allowed}" for name, error in lacking.items()})
-    return with_contention(found, public)
+    profiles = with_contention(found, public)
+    bare = [p.name for p in profiles if not p.contention and any(p.name in names for names in SPEAKS_FOR.values())]
+    public.set_aside.update({f"contention of {name}": "no file tells what runs side by side on it" for name in bare})
+    return profiles
 
 
 @contextmanager

@@ -159,6 +159,7 @@ def test_a_device_that_the_files_do_not_tell_enough_of_is_named_and_the_others_a
     public = read_public([Path(f) for f in public_files() if left_out not in f])
     assert [p.name for p in build(public)] == [name for name in NAMES if name != "l4"]
     assert missing in public.set_aside["profile l4"]
+    assert ("contention of a100-sxm-80gb" in public.set_aside) == (left_out == "contention")
     with pytest.raises(InputError, match=missing):
         build(public, "l4")
 
