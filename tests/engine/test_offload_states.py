@@ -1,17 +1,14 @@
 """Weights and gradients in host memory: what is copied when, how much room it takes, what it lets fit."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
 from sim.costs import inputs, offload, stage
-from sim.costs.algebra import Interpreted
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet, run_level, symbol_values
 from sim.engine.assembly import step_schedule
-from sim.engine.closed_form import closed_form_expressions
+from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.contended import layout, sharing
 from sim.engine.events import run_events_of
 from sim.engine.lower import Cause, Lane, lower
@@ -237,17 +234,13 @@ def test_engines_stay_close_on_slow_and_fast_links(rate, change):
         assert events.peak_memory_bytes == path.peak_memory_bytes
 
 
-@cache
-def closed(structure, schedule):
-    return Interpreted(closed_form_expressions(structure, schedule, offloads=True))
-
-
 def closed_forms(step):
     model, cluster = step.model, step.cluster
     values = inputs.model_values(model) | inputs.cluster_values(cluster, step.profile)
     values |= symbol_values(step.level.parameters)
     values |= {k: np.mean(v) for k, v in inputs.plan_values(model, step.placed, cluster).items()}
-    return closed(Structure.of(model), step.plan.order)(values)
+    kept = Structure.of(model), step.plan.order, True
+    return closed_form(*kept)(values) | lower_bound(*kept)(values)
 
 
 def all_agree(given, cluster, within):
