@@ -24,7 +24,7 @@ from sim.costs.run_level import (
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
 from sim.engine.causes import exposed, waits
-from sim.engine.certainty import step_sigma, waiting_sigma
+from sim.engine.certainty import measured_alike, step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -313,10 +313,22 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
     kind = "an estimate scaled from" if profile.estimate else of_data
     return (
         f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
+        *_of_the_same_chip(profile),
         *((profile.disturbed_words,) if profile.disturbed_words else ()),
         *((f"what hosts take to issue kernels: as measured for {profile.issue_of}",) if profile.issue_of else ()),
         f"memory outside tensors: {profile.memory.source}",
         f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
+    )
+
+
+def _of_the_same_chip(profile: Profile) -> tuple[str, ...]:
+    found = measured_alike(profile.name) if profile.estimate else None
+    if not found or profile.base == found[0]:
+        return ()
+    name, memory = found
+    return (
+        f"the chip of {profile.name} has been measured as {name}: cluster.profile = {name} with "
+        f"cluster.multipliers.memory_rate = {memory:.3g} takes those kernels",
     )
 
 

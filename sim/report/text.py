@@ -29,6 +29,8 @@ from sim.tuner.tune import Tuned
 from sim.units import HOUR_S, counted, digits3, grouped, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
+ORIGINS = ("profile ", "the chip of ")
+"""How those of a step's assumptions begin that say whose kernels were timed."""
 
 
 def answer(step: Step) -> str:
@@ -48,8 +50,9 @@ def time_and_idle(step: Step) -> str:
 
 
 def assumed_words(step: Step, run: Run | None) -> list[str]:
-    """Return what is assumed of the model, a line each, and how much more there is."""
-    held, more = step.model.assumptions, step.assumptions + (run.assumptions if run else ())
+    """Return what is assumed of the model and where times come from, a line each, and how much more there is."""
+    origins = [line.partition(";")[0] for line in step.assumptions if line.startswith(ORIGINS)]
+    held, more = [*step.model.assumptions, *origins], step.assumptions + (run.assumptions if run else ())
     return [*(f"assumed: {line}" for line in held), f"assumed: {len(more) - len(held)} more, which --json lists"]
 
 

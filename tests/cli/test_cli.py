@@ -56,6 +56,7 @@ def test_the_text_says_that_a_context_was_cut(trainsim, tmp_path, command):
     code, out, _ = trainsim(command, tmp_path / "job.yaml")
     assert code == 0
     assert "assumed: model.seq = 8192 (the config allows 131072; " in out
+    assert "assumed: profile h100-sxm-80gb: an estimate scaled from a100-pcie-80gb\n" in out
     assert "more, which --json lists" in out
 
 

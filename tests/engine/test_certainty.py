@@ -9,11 +9,11 @@ from sim.catalog import names
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma, waiting_sigma
+from sim.engine.certainty import ISSUE_SIGMA_LOG, measured_alike, step_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
-from sim.specs.catalog import device
+from sim.specs.catalog import device, models
 
 SMALL, LARGE = (Model(layers=8, hidden=h, heads=h // 64, vocab=1024, seq=s) for h, s in ((256, 128), (8192, 2048)))
 H100 = Cluster.of("h100-sxm-80gb", nodes=1)
@@ -40,6 +40,20 @@ def test_whose_hosts_they_are_is_told():
     assert any("times as long to issue as plain ones" in line for line in simulate(SMALL, H100, PLAN).assumptions)
     own = simulate(SMALL, Cluster.of("h200-sxm-141gb", nodes=1), PLAN.but(framework="torch")).assumptions
     assert not any("issue kernels" in line for line in own)
+
+
+def test_the_same_chip_measured_with_other_memory_is_told():
+    """And what is told can be had: products of today's libraries take less time than those of the estimate."""
+    model, plan = models["gpt3-175b"], Plan(tp=8, global_batch=16)
+    told = next(line for line in simulate(model, H100, plan).assumptions if line.startswith("the chip of"))
+    assert "cluster.profile = h200-sxm-141gb with cluster.multipliers.memory_rate = 0.698" in told
+    other = Cluster.of("h100-sxm-80gb", nodes=1, profile="h200-sxm-141gb", multipliers={"memory_rate": 0.698})
+    steps = [simulate(model, cluster, plan) for cluster in (H100, other)]
+    assert 0.8 < steps[1].step_time_s / steps[0].step_time_s < 0.95
+    assert not any(line.startswith("the chip of") for line in steps[1].assumptions)
+    assert {name for name in names("profiles") if measured_alike(name) and load_profile(name).estimate} == {
+        "h100-sxm-80gb"
+    }
 
 
 PIPELINE = Plan(pp=4, global_batch=16, micro_batch=1)
