@@ -1,9 +1,11 @@
-"""What code a result comes from."""
+"""What a result comes from: hashes of the code and of data."""
 
+import json
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 PREDICTING = ("catalog", "specs", "costs", "schedules", "engine", "plans", "tuner", "sweep")
 """Packages that a result may rest on; reports and commands change none."""
@@ -16,6 +18,11 @@ def code_digest() -> str:
     for name in PREDICTING:
         _add(found, files("sim") / name)
     return found.hexdigest()
+
+
+def data_digest(data: Any) -> str:
+    """Return the hash of plain data."""
+    return sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _add(found: "sha256", place: Traversable) -> None:  # type: ignore[valid-type]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
+from itertools import takewhile
 from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +18,7 @@ from sim.specs import InputError
 from sim.specs.arguments import checked
 from sim.specs.fields import MAX_PROBLEMS, check, read, real, spec, whole
 from sim.specs.files import load_mapping
-from sim.sweep.digest import code_digest
+from sim.sweep.digest import code_digest, data_digest
 from sim.sweep.filters import SECTIONS, Filter, is_path
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
 from sim.sweep.sections import (
@@ -25,6 +26,7 @@ from sim.sweep.sections import (
     NOWHERE,
     at_prices,
     compared,
+    contents,
     files_in,
     is_table,
     is_text,
@@ -153,7 +155,7 @@ class Grid:
     def __post_init__(self) -> None:
         self._settle(Path())
         problems = self._axis_problems()
-        problems = problems or [*self._filter_problems(), *self._engine_problems()]
+        problems = problems or [*self._filter_problems(), *self._engine_problems()] or self._never_made()
         if not problems and not 1 <= self.size <= MAX_CONFIGURATIONS:
             problems = [InputError("axes", f"{self.size} configurations", f"1 to {MAX_CONFIGURATIONS}")]
         if problems:
@@ -209,7 +211,7 @@ class Grid:
         contents of the files named there, the code and the catalog."""
         held = self.data()
         del held["sample"], held["axes"]
-        return _digest({**held, "files": _contents(held), "code": code_digest(), "fields": list(self.axes)})
+        return data_digest({**held, "files": contents(held), "code": code_digest(), "fields": list(self.axes)})
 
     @cached_property
     def digest(self) -> str:
@@ -218,19 +220,19 @@ class Grid:
 
     def digest_of(self, data: Mapping[str, Any]) -> str:
         """Return the hash, with all files as they are now, of this grid with the axes of its own or other `data`."""
-        return _digest({"base": self.base_digest, **data, "files": _contents(data["axes"])})
+        return data_digest({"base": self.base_digest, **data, "files": contents(data["axes"])})
 
     @cached_property
     def _axis_contents(self) -> dict[str, str]:
-        return _contents(list(self.axes.values()))
+        return contents(list(self.axes.values()))
 
     def block_digest(self, columns: Mapping[str, Column]) -> bytes:
         """Return the hash of a block: what its results rest on, and the values of its configurations in their order."""
         found = sha256(self.base_digest.encode())
         for path, column in columns.items():
             used = column.used()
-            contents = [self._axis_contents[str(file)] for file in files_in(list(used.values))]
-            found.update(json.dumps([path, used.values, contents], default=str).encode())
+            held = [self._axis_contents[str(file)] for file in files_in(list(used.values))]
+            found.update(json.dumps([path, used.values, held], default=str).encode())
             found.update(used.index.astype("<i4").tobytes())
         return found.digest()
 
@@ -341,7 +343,18 @@ class Grid:
             found = [(f"{here}.{n}", value, self._refused(path, value)) for n, value in enumerate(raw)]
         else:
             return [InputError(here, raw, "a list of values, or {min: .., max: .., count: .., scale: linear or log}")]
-        return [InputError(where, value, problems[0].allowed) for where, value, problems in found if problems]
+        return [_in_axis(path, where, value, problems[0]) for where, value, problems in found if problems]
+
+    def _never_made(self) -> list[InputError]:
+        """Return what refuses every value of an axis that is its section's only one."""
+        found = []
+        for section in SECTIONS:
+            paths = [path for path in self.axes if path.partition(".")[0] == section]
+            values = self._axis(paths[0]).values if len(paths) == 1 else ()
+            tried = (made(section, getattr(self, section), ((paths[0].partition(".")[2], v),)) for v in values)
+            wrong = [problems[0] for _, problems in takewhile(lambda each: each[1], tried)]
+            found += wrong[:1] if wrong and len(wrong) == len(values) else []
+        return found
 
     def _filter_problems(self) -> list[InputError]:
         found = []
@@ -414,6 +427,14 @@ def _at(path: str, problems: Iterable[InputError]) -> list[InputError]:
     ]
 
 
+def _in_axis(path: str, where: str, value: Any, problem: InputError) -> InputError:
+    """Return the problem of an axis' value where it stands in the grid: at the value, or at the field below it."""
+    below = problem.path.startswith(f"{path}.")
+    return InputError(
+        where + problem.path.removeprefix(path) if below else where, problem.value if below else value, problem.allowed
+    )
+
+
 def _axis_files(path: str, value: Any, folder: Path) -> Any:
     if not isinstance(value, list):
         return value
@@ -421,16 +442,7 @@ def _axis_files(path: str, value: Any, folder: Path) -> Any:
     return [whole_path(each, folder) if of_files else named_files(each, folder) for each in value]
 
 
-def _contents(data: Any) -> dict[str, str]:
-    """Return by path the hashes of the files that plain data names."""
-    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files_in(data)}
-
-
 def _priced(job: Mapping[str, Any]) -> bool:
     """Return whether a job says beside its cluster what devices cost."""
     training = job.get("training")
     return "prices" in job or (isinstance(training, Mapping) and "usd_per_gpu_hour" in training)
-
-
-def _digest(data: Any) -> str:
-    return sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -83,9 +84,26 @@ def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError
     if section == "model":
         return made_model(raw, changes)
     try:
-        return check(Cluster if section == "cluster" else Plan, changed(raw, changes), section)
+        found, problems = check(Cluster if section == "cluster" else Plan, changed(raw, changes), section)
     except InputError as error:
         return None, [error.under(section)]
+    problems = problems or (_unprofiled(found) if isinstance(found, Cluster) else [])
+    return (None if problems else found), problems
+
+
+def _unprofiled(cluster: Cluster) -> list[InputError]:
+    """Return what is wrong with the profiles that a cluster names: a prediction reads them, the cluster itself not."""
+    from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which a grid of no cluster needs not
+
+    found = []
+    for n, member in enumerate(cluster.members):
+        try:
+            load_profile(member.profile)
+        except InputError as error:
+            where = f"cluster.groups.{n}.profile" if cluster.groups else "cluster.profile"
+            allowed = error.allowed if error.path == "cluster.profile" else f"a profile that can be read: {error}"
+            found.append(InputError(where, member.profile, allowed))
+    return found
 
 
 def stated(thing: Any) -> dict[str, Any]:
@@ -240,3 +258,8 @@ def files_in(data: Any) -> Iterable[Path]:
         for path in (Path(data), Path(data, "profile.json"), Path(data, "learned.json")):
             if path.is_file():
                 yield path
+
+
+def contents(data: Any) -> dict[str, str]:
+    """Return by path the hashes of the files that plain data names."""
+    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files_in(data)}

@@ -21,6 +21,7 @@ from tests.sweep.conftest import AXES, BASE
 from tests.traced import table
 
 ONE = {"plan.tp": [1, 2]}
+TWO = {"device": "h100-sxm-80gb", "nodes": 2}
 BAD = [
     ({"axes": {}}, "axes: got {}"),
     ({"axes": {"plan.tpp": [1]}}, "axes.plan.tpp.0: got 1; allowed: no such key"),
@@ -38,6 +39,12 @@ BAD = [
     ({"axes": {"cluster.links.latency_s": [2.0]}}, "axes.cluster.links.latency_s.0: got 2.0; allowed: a number from 0"),
     ({"axes": {"cluster.device": ["h100-sxm-80gb", "h900"]}}, "axes.cluster.device.1: got 'h900'"),
     ({"axes": {"model": ["gpt3-175b", "gpt9"]}}, "axes.model.1: got 'gpt9'"),
+    ({"axes": {"cluster.profile": ["h100-sxm-80gb", "h900"]}}, "axes.cluster.profile.1: got 'h900'; allowed: a folder"),
+    ({"axes": {"cluster": [{"device": "h100-sxm-80gb", "profile": "x"}]}}, "axes.cluster.0.profile: got 'x'"),
+    ({"axes": {"cluster": [{"groups": [TWO, TWO | {"profile": "x"}]}]}}, "axes.cluster.0.groups.1.profile: got 'x'"),
+    ({"axes": {"model": [{"layers": "two"}]}}, "axes.model.0.layers: got 'two'; allowed: a whole number"),
+    ({"axes": {"model.table": ["net.json"]}}, "model.name: got 'small'; allowed: left out beside table"),
+    ({"axes": ONE, "cluster": {"device": "h100-sxm-80gb", "profile": "h900"}}, "cluster.profile: got 'h900'"),
     ({"axes": {"cluster.link.latency_s": [1e-6]}}, "axes.cluster.link.latency_s.0: got 1e-06; allowed: no such key"),
     ({"axes": {"plan.tp.x": [1]}}, "axes.plan.tp.x.0: got 1; allowed: a whole number"),
     ({"axes": {"cluster.groups.1.nodes": [1]}}, "axes.cluster.groups.1.nodes.0: got 1; allowed: a"),
@@ -138,6 +145,14 @@ def test_a_base_is_a_file_beside_the_grid(tmp_path):
     grid = Grid.load(tmp_path / "grid.json")
     assert grid.model == {"base": str(tmp_path / "hf.json"), "layers": 4}
     assert Evaluate(grid).outcome(0, 2).counts()[2] == 0
+
+
+def test_a_profile_folder_that_cannot_be_read_is_refused_with_its_fault(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "profile.json").write_text('{"schema_version": 9}')
+    axes = {"cluster.profile": ["h100-sxm-80gb", "own"]}
+    with pytest.raises(InputError, match=r"axes.cluster.profile.1: got '.*own'; .*schema_version: got 9"):
+        Grid.read(BASE | {"axes": axes}, tmp_path)
 
 
 def test_objects_and_files_give_the_same_grid():
