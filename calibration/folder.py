@@ -1,10 +1,11 @@
 """The folder that a calibration writes: made where there is none, and one process's alone while it is written."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from sim.specs.fields import InputError
+from sim.specs.files import none_left_empty
 from sim.specs.locks import lock_file, unlocked
 
 LOCK = "calibrate.lock"
@@ -25,13 +26,10 @@ def alone(folder: Path, option: str = "--out") -> Iterator[None]:
     Raises:
         InputError: of `option`: another calibration writes the folder, or it cannot be written.
     """
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
-    made(folder, option)
-    lock = lock_file(folder / LOCK, option, folder)
-    try:
-        yield
-    finally:
-        unlocked(lock)
-        with suppress(OSError):
-            for place in new:
-                place.rmdir()
+    with none_left_empty(folder):
+        made(folder, option)
+        lock = lock_file(folder / LOCK, option, folder)
+        try:
+            yield
+        finally:
+            unlocked(lock)

@@ -11,7 +11,7 @@ from sim.cli.kinds import KINDS
 from sim.cli.output import console, written
 from sim.plans.plan_schema import plan_schema
 from sim.specs import InputError
-from sim.specs.files import checked_folder, print_json, write_json
+from sim.specs.files import checked_folder, json_text, none_left_empty, print_json, write_all
 from sim.specs.schema import Schema, file_schema
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
@@ -31,8 +31,7 @@ def schema_command(
         print_json(schemas[kind] if kind else schemas)
         return
     checked_folder("--out", out)
-    with written("--out", out):
+    with written("--out", out), none_left_empty(out):
         out.mkdir(parents=True, exist_ok=True)
-        for name, schema in schemas.items():
-            write_json(out / f"{name}.schema.json", schema)
+        write_all({out / f"{name}.schema.json": json_text(schema) for name, schema in schemas.items()})
     console.print(f"{len(schemas)} schemas in {out}", highlight=False, soft_wrap=True)

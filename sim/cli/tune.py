@@ -23,7 +23,7 @@ from sim.report.table import COLUMNS
 from sim.report.text import answer_tuned, assumed_words, effect_words, fitting_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
-from sim.specs.files import checked_folder, print_json
+from sim.specs.files import checked_folder, none_left_empty, print_json
 from sim.specs.job import Tune
 from sim.tuner.effects import effects
 from sim.tuner.stop import Stop
@@ -71,7 +71,7 @@ def tune_command(
     asked_run = partial(run_of, found.best.step, loaded.around)
     run = stop.unless("the whole run", asked_run, None) if loaded.training else None
     if out:
-        with written("--out", out):
+        with written("--out", out), none_left_empty(out):
             out.mkdir(parents=True, exist_ok=True)
             save_plans([r.step for r in found.plans], out, loaded.around)
     if as_json:

@@ -264,6 +264,18 @@ def checked_folder(option: str, path: Path | None) -> None:
 
 
 @contextmanager
+def none_left_empty(folder: Path) -> Iterator[None]:
+    """Remove `folder` and those above it at the end where they are new and nothing was written into them."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    finally:
+        for place in new:
+            with suppress(OSError):
+                place.rmdir()
+
+
+@contextmanager
 def drafted(path: Path) -> Iterator[Path]:
     """Yield the name of a file beside `path` that takes its place at the end, or goes; links stay.
 
@@ -307,12 +319,17 @@ def write_all(files: Mapping[Path, str | bytes]) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write plain data as JSON whole or not at all; raises InputError where it cannot be written."""
-    write_atomically(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    write_atomically(path, json_text(data))
+
+
+def json_text(data: Any) -> str:
+    """Return plain data as JSON, the text of a file."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout."""
-    sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
+    sys.stdout.write(json_text(data))
 
 
 def write_listed(path: Path, data: Mapping[str, Any], name: str) -> None:

@@ -30,9 +30,13 @@ def lock_file(place: Path, field: str, kept: Path) -> IO[str]:
         # Whoever had it took the file away after it was opened here, and a file without a name keeps nobody out.
         lock.close()
         return lock_file(place, field, kept)
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    try:
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    except OSError:  # a full disk
+        unlocked(lock)
+        raise
     return lock
 
 

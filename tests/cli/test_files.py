@@ -1,5 +1,6 @@
 """The commands about files: list, check, schema."""
 
+import errno
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -202,6 +203,27 @@ def test_schema_is_printed_and_written(trainsim, tmp_path):
     assert code == 0
     assert {p.name for p in (tmp_path / "schemas").iterdir()} == {f"{kind}.schema.json" for kind in SCHEMAS}
     assert json.loads((tmp_path / "schemas" / "plan.schema.json").read_text())["title"] == "Plan"
+
+
+@pytest.mark.parametrize("given", ["schema", "tune"])
+def test_a_full_disk_leaves_neither_files_nor_a_new_folder(trainsim, tmp_path, monkeypatch, given):
+    job = tmp_path / "job.json"
+    model = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1000, "seq": 128}
+    cluster = {"device": "l4", "gpus_per_node": 2}
+    job.write_text(json.dumps({"model": model, "cluster": cluster, "tune": {"global_batch": 4}}))
+    written = []
+
+    def one_only(draft, content):
+        if written:
+            raise OSError(errno.ENOSPC, "no room")
+        written.append(draft)
+        draft.touch()
+
+    monkeypatch.setattr(Path, "write_bytes", one_only)
+    code, _, err = trainsim(given, *([job] if given == "tune" else []), "--out", tmp_path / "new" / "deep")
+    assert (code, written != []) == (1, True)
+    assert err.strip().startswith("stopped: No space left on device: ")
+    assert list(tmp_path.iterdir()) == [job]
 
 
 @pytest.mark.slow

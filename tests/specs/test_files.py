@@ -6,6 +6,7 @@ import pytest
 
 from sim.specs import InputError
 from sim.specs.files import checked_folder, checked_target
+from sim.specs.locks import lock_file
 from sim.sweep.writer import locked
 
 
@@ -42,3 +43,10 @@ def test_a_store_whose_lock_cannot_be_made(tmp_path):
     (tmp_path / "runs.db.lock").mkdir()
     with pytest.raises(InputError, match=r"store: got .*; allowed: a place that can be written"):
         locked(tmp_path / "runs.db")
+
+
+def test_a_lock_that_cannot_be_written_is_not_left_behind(tmp_path):
+    (tmp_path / "lock").symlink_to("/dev/full")
+    with pytest.raises(OSError):
+        lock_file(tmp_path / "lock", "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
