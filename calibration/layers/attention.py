@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from calibration.layers.tempo_kernels import kernels
+from calibration.layers.transforms import transformed
 from sim.specs.fields import InputError
 
 
@@ -74,7 +75,7 @@ class RecomputedCore(AttentionCore):
         Raises:
             InputError: leading dimensions differ.
         """
-        if not (self.training and self.p and torch.is_grad_enabled()):
+        if not (self.training and self.p and torch.is_grad_enabled()) or transformed():
             return super().forward(scores, values)
         if scores.shape[:-2] != values.shape[:-2]:
             raise InputError("values", tuple(values.shape), f"leading dimensions {tuple(scores.shape[:-2])}, as scores")

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from calibration.layers.tempo_kernels import kernels
+from calibration.layers.transforms import transformed
 
 
 class _Gelu(torch.autograd.Function):
@@ -41,7 +42,9 @@ class OutputGelu(nn.Module):
     7e-8), 2.1e-3 in bf16 (1.3e-3), 4.5e-4 in fp16 (1.5e-4).
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return GELU of x, of its shape."""
-        y: Tensor = _Gelu.apply(x) if torch.is_grad_enabled() else functional.gelu(x)  # type: ignore[no-untyped-call]
+    def forward(self, input: Tensor) -> Tensor:
+        """Return GELU of input, of its shape."""
+        if not torch.is_grad_enabled() or transformed():
+            return functional.gelu(input)
+        y: Tensor = _Gelu.apply(input)  # type: ignore[no-untyped-call]
         return y

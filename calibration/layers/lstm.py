@@ -15,6 +15,7 @@ from calibration.layers import cells
 from calibration.layers.cells import PEEPHOLES, Cell, State, Weights, unrolled
 from calibration.layers.layouts import Choice
 from calibration.layers.recurrence import How, Language, recurrent
+from calibration.layers.transforms import transformed
 from sim.specs.fields import InputError
 
 
@@ -117,7 +118,7 @@ class Recurrent(nn.Module):
         return y, torch.stack([one for one, _ in found]), torch.stack([one for _, one in found])
 
     def _layer(self, x: Tensor, held: State, w: Weights) -> tuple[Tensor, Tensor]:
-        if self.implementation == "default":
+        if self.implementation == "default" or not x.numel() or transformed():
             return unrolled(self.cell, x, held, w)
         seq, batch, columns = x.shape
         sizes = Sizes(seq, batch, columns, self.hidden_size, self.cell.gates)
@@ -125,11 +126,12 @@ class Recurrent(nn.Module):
         return recurrent(How(self.cell, choice, self.language), x, held, w)
 
     def _check(self, x: Tensor, state: Tensor | None, cell: Tensor | None) -> None:
-        if x.ndim != 3 or x.shape[-1] != self.input_size or not x.numel():
-            raise InputError("x", tuple(x.shape), f"3 axes, none empty, the last of {self.input_size}")
+        if x.ndim != 3 or x.shape[-1] != self.input_size or not x.shape[1 if self.batch_first else 0]:
+            allowed = f"3 axes, one step or more, the last axis of {self.input_size}"
+            raise InputError("input", tuple(x.shape), allowed)
         kind = self.weights(0).w_state.dtype
         if x.dtype != kind:
-            raise InputError("x", x.dtype, f"{kind}, as the weights")
+            raise InputError("input", x.dtype, f"{kind}, as the weights")
         wanted = self.num_layers, x.shape[0 if self.batch_first else 1], self.hidden_size
         for name, held in (("state", state), ("cell", cell)):
             if held is not None and held.shape != wanted:
@@ -141,9 +143,10 @@ class LSTM(Recurrent):
 
     cell = cells.LSTM
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the output of every step, and (state, cell) after the last; see `Recurrent.run` for shapes."""
-        y, last, cell = self.run(x, *(state or (None, None)))
+    def forward(self, input: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
+        """Return the output of every step, and (state, cell) after the last; hx: both before the first; see
+        `Recurrent.run` for shapes."""
+        y, last, cell = self.run(input, *(hx or (None, None)))
         return y, (last, cell)
 
 
@@ -158,7 +161,8 @@ class GRU(Recurrent):
 
     cell = cells.GRU
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the output of every step, and the state after the last; see `Recurrent.run` for shapes."""
-        y, last, _ = self.run(x, state, None)
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the output of every step, and the state after the last; hx: that before the first; see `Recurrent.run`
+        for shapes."""
+        y, last, _ = self.run(input, hx, None)
         return y, last

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from calibration.layers.tempo_kernels import kernels
+from calibration.layers.transforms import transformed
 from sim.specs.fields import InputError
 
 LEAST_GAMMA = 0.01
@@ -95,8 +96,8 @@ class Smallest:
         if self._asked is not None and (wait or self._asked.ready()):
             self.known = self._asked.value()
 
-    def __deepcopy__(self, memo: Any) -> "Smallest":
-        return Smallest(self.ask)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ask,)  # a copy has a gamma of its own
 
 
 class _Norm(torch.autograd.Function):
@@ -159,10 +160,10 @@ class OutputLayerNorm(nn.LayerNorm):
         made.weight, made.bias, made.least_gamma = norm.weight, norm.bias, least_gamma
         return made.train(norm.training)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised x, of its shape."""
-        if not torch.is_grad_enabled():
-            return super().forward(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        if not torch.is_grad_enabled() or transformed() or input.is_meta:
+            return super().forward(input)
         inverted = self.weight is None or self.smallest.at_least(self.weight, self.least_gamma)
-        y: Tensor = _Norm.apply(x, self.weight, self.bias, self.eps, inverted)  # type: ignore[no-untyped-call]
+        y: Tensor = _Norm.apply(input, self.weight, self.bias, self.eps, inverted)  # type: ignore[no-untyped-call]
         return y

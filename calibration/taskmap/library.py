@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,16 @@ class Library:
     costs: dict[Contraction, Costs] = field(default_factory=dict)
     chosen: dict[Key, Chosen[KernelSchedule]] = field(default_factory=dict)
     kernels: dict[tuple[Key, tuple[Elementwise, ...]], Kernel] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> "Library":
+        return self  # of the processor, which a copy of a network runs on, too
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._anew, (self.threads, self.top)  # machine code and times are of this process' processor
+
+    @classmethod
+    def _anew(cls, threads: int, top: int) -> "Library":
+        return cls(threads=threads, top=top)
 
     def choice(self, contraction: Contraction, sizes: Mapping[str, int]) -> Chosen[KernelSchedule]:
         """Return the schedule for a contraction at some sizes."""

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
 from calibration.layers.hooks import hooked
+from calibration.layers.transforms import transformed
 from calibration.taskmap.contraction import DGRAD, FORWARD, GELU, RELU, WGRAD, Elementwise, convolution
 from calibration.taskmap.library import Library
 from sim.specs.fields import InputError
@@ -51,58 +52,66 @@ def product(
 
 
 class TunedLinear(nn.Linear):
-    """`nn.Linear` and what is fused after it; where gradients are wanted it comes after, not fused."""
+    """`nn.Linear` and what is fused after it; where gradients are wanted it comes after, not fused.
+
+    Torch's own where `serves` says so.
+    """
 
     def __init__(self, library: Library, of: nn.Linear, epilogue: nn.Module | None = None) -> None:
         _take_over(self, of)
         self.library, self.epilogue = library, epilogue
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [..., outputs] of x [..., inputs].
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [..., outputs] of input [..., inputs].
 
         Raises:
-            InputError: x has another last dimension.
+            InputError: input has another last dimension.
         """
         outputs, inputs = self.weight.shape
-        _check(x, x.ndim > 0 and x.shape[-1] == inputs, f"[..., {inputs}]")
-        rows = x.reshape(x.shape[:-1].numel(), inputs)
+        _check(input, input.ndim > 0 and input.shape[-1] == inputs, f"[..., {inputs}]")
+        if not serves(input, self.weight, self.bias):
+            return _after(super().forward(input), self.epilogue)
+        rows = input.reshape(input.shape[:-1].numel(), inputs)
         if torch.is_grad_enabled():
-            y: Tensor = _Product.apply(self.library, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-            y = y if self.epilogue is None else self.epilogue(y)
+            made: Tensor = _Product.apply(self.library, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+            y = _after(made, self.epilogue)
         else:
             y = product(self.library, rows, self.weight, self.bias, _functions(self.epilogue))
-        return y.view(*x.shape[:-1], outputs)
+        return y.view(*input.shape[:-1], outputs)
 
 
 class TunedConv2d(nn.Conv2d):
-    """`nn.Conv2d` (square kernels, zeros around, one group) and what is fused after it; where gradients are wanted both
-    are torch's: no kernels are made for those."""
+    """`nn.Conv2d` (square kernels, zeros around, one group) and what is fused after it.
+
+    Both are torch's where gradients are wanted, as no kernels are made for those, and where `serves` says so.
+    """
 
     def __init__(self, library: Library, of: nn.Conv2d, epilogue: nn.Module | None = None) -> None:
         _take_over(self, of)
         self.library, self.epilogue = library, epilogue
         self.geometry = of.kernel_size[0], of.stride[0], int(of.padding[0])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [batch, filters, height, width] of x [batch, channels, height, width].
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [batch, filters, height, width] of input [batch, channels, height, width]; both without a batch, too.
 
         Raises:
-            InputError: x has other dimensions.
+            InputError: input has other dimensions.
         """
         channels = self.weight.shape[1]
         kernel, stride, padding = self.geometry
         least = max(1, kernel - 2 * padding)
-        right = x.ndim == 4 and x.shape[1] == channels and min(x.shape[2:]) >= least
-        _check(x, right, f"[batch, {channels}, height, width], height and width from {least}")
-        if torch.is_grad_enabled() and (x.requires_grad or any(p.requires_grad for p in self.parameters())):
-            made = nn.functional.conv2d(x, self.weight, self.bias, stride, padding)
-            y: Tensor = made if self.epilogue is None else self.epilogue(made)
-            return y
+        right = input.ndim in (3, 4) and input.shape[-3] == channels and min(input.shape[-2:]) >= least
+        _check(input, right, f"[batch (or left out), {channels}, height, width], height and width from {least}")
+        held = [t for t in (input, self.weight, self.bias) if t is not None]
+        if not serves(*held) or (torch.is_grad_enabled() and any(t.requires_grad for t in held)):
+            return _after(super().forward(input), self.epilogue)
+        if input.ndim == 3:
+            return self.forward(input[None])[0]
         contraction = convolution(kernel, stride, padding)
-        sizes = dict(zip(contraction.sizes, (*x.shape, len(self.weight)), strict=True))
-        high, wide = ((n + 2 * padding - kernel) // stride + 1 for n in x.shape[2:])
-        shape = len(x), len(self.weight), high, wide
-        return self.library(contraction, x, self.weight, sizes, shape, _functions(self.epilogue), self.bias)
+        sizes = dict(zip(contraction.sizes, (*input.shape, len(self.weight)), strict=True))
+        high, wide = ((n + 2 * padding - kernel) // stride + 1 for n in input.shape[2:])
+        shape = len(input), len(self.weight), high, wide
+        return self.library(contraction, input, self.weight, sizes, shape, _functions(self.epilogue), self.bias)
 
 
 def _take_over(made: nn.Module, of: nn.Module) -> None:
@@ -115,7 +124,21 @@ def _take_over(made: nn.Module, of: nn.Module) -> None:
 def _check(x: Tensor, right: bool, wanted: str) -> None:
     """Refuse a shape that a kernel, which is told no more than sizes, would read beyond."""
     if not right:
-        raise InputError("x", tuple(x.shape), wanted)
+        raise InputError("input", tuple(x.shape), wanted)
+
+
+def serves(*tensors: Tensor | None) -> bool:
+    """Return whether kernels are made for what runs now: fp32 on the host, outside autocast and torch's transforms."""
+    made_for = all(
+        t is None or (type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 and t.device.type == "cpu")
+        for t in tensors
+    )
+    return made_for and not torch.is_autocast_enabled("cpu") and not transformed()
+
+
+def _after(y: Tensor, epilogue: nn.Module | None) -> Tensor:
+    made: Tensor = y if epilogue is None else epilogue(y)
+    return made
 
 
 def _functions(epilogue: nn.Module | None) -> tuple[Elementwise, ...]:

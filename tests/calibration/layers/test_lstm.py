@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad
 from torch.testing import assert_close
 
 from calibration.layers import lstm
@@ -192,13 +193,26 @@ def test_a_chooser_is_asked_with_the_sizes_of_each_layer():
     assert asked == [lstm.Sizes(5, 3, 7, 6, 3), lstm.Sizes(5, 3, 6, 6, 3)]
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_called_as_torchs_works_as_torchs(name):
+    """By keyword, without samples, and as a function whose gradients torch.func takes."""
+    ours, torchs = pair(name)
+    x = torch.randn(*SHAPE[:3])
+    assert_close(ours(input=x, hx=None)[0], torchs(input=x, hx=None)[0], rtol=1e-5, atol=1e-5)
+    assert ours(x[:, :0])[0].shape == torchs(x[:, :0])[0].shape
+    results(ours, [x[:, :0].clone().requires_grad_()])
+    held = {key: p.detach() for key, p in ours.named_parameters()}
+    grads = [grad(lambda p, m=m: functional_call(m, p, (x,))[0].square().sum())(held) for m in (ours, torchs)]
+    assert all(torch.allclose(grads[0][key], grads[1][key], rtol=1e-4, atol=1e-4) for key in held)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((torch.zeros(5, 7),), r"x: got \[5, 7\]; allowed: 3 axes, none empty, the last of 7"),
-        ((torch.zeros(0, 3, 7),), r"x: got \[0, 3, 7\]"),
-        ((torch.zeros(5, 3, 8),), r"x: got \[5, 3, 8\]"),
-        ((torch.zeros(5, 3, 7, dtype=torch.float64),), r"x: got torch.float64; allowed: torch.float32, as the weights"),
+        ((torch.zeros(5, 7),), r"input: got \[5, 7\]; allowed: 3 axes, one step or more, the last axis of 7"),
+        ((torch.zeros(0, 3, 7),), r"input: got \[0, 3, 7\]"),
+        ((torch.zeros(5, 3, 8),), r"input: got \[5, 3, 8\]"),
+        ((torch.zeros(5, 3, 7, dtype=torch.float64),), r"input: got torch.float64; allowed: torch.float32, as"),
         ((torch.zeros(5, 3, 7), torch.zeros(1, 2, 6)), r"state: got \[1, 2, 6\]; allowed: \(1, 3, 6\)"),
     ],
 )

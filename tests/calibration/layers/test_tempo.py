@@ -1,10 +1,12 @@
 """Layers that keep fewer bytes: gradients, bytes to the byte, and what they are put into."""
 
+import pickle
 from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, jvp, vmap
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -53,6 +55,41 @@ def test_gelu_has_the_gradient_of_gelu():
     far = torch.linspace(-30, -3.5, 4001, dtype=DOUBLE)
     found, wanted = (gradients(f, far, torch.ones_like(far))[1] for f in (OutputGelu(), nn.GELU()))
     assert (found - wanted).abs().max() < 8e-6
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own forward mode compiles some
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda layer, x: layer(input=x),
+        lambda layer, x: vmap(layer)(x),
+        lambda layer, x: jvp(layer, (x,), (torch.ones_like(x),))[1],
+        lambda layer, x: torch.export.export(layer, (x,)).module()(x),
+        lambda layer, x: layer.to("meta")(x.to("meta")).new_zeros(x.shape, device="cpu"),
+    ],
+    ids=["keyword", "mapped", "forward mode", "exported", "meta"],
+)
+@pytest.mark.parametrize("kind", ["norm", "gelu"])
+def test_what_torchs_layers_do_these_do(kind, use):
+    wanted, found = norm() if kind == "norm" else (nn.GELU(), OutputGelu())
+    x = normal(8, 64).detach()
+    assert torch.allclose(use(found, x), use(wanted, x))
+
+
+def test_a_norm_that_has_run_can_be_saved():
+    _, layer = norm()
+    x = normal(8, 64)
+    y = layer(x)
+    again = pickle.loads(pickle.dumps(layer))  # noqa: S301 - what was made here
+    assert torch.equal(again(x), y)
+    assert layer.smallest.known is not None and again.smallest.known == layer.smallest.known
+
+
+def test_attention_is_a_function_to_torch_func():
+    scores, values = normal(2, 4, 4), normal(2, 4, 3)
+    made = RecomputedCore(0.5)
+    found = grad(lambda s: made(s, values).sum())(scores)
+    assert found.shape == scores.shape
 
 
 @pytest.mark.parametrize(("dtype", "rms"), [(torch.float32, 1.2e-6), (torch.bfloat16, 3e-3), (torch.float16, 6e-4)])

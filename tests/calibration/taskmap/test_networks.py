@@ -1,10 +1,13 @@
 """Libraries of tuned kernels, and networks that run on them."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.utils.parametrizations import weight_norm
 
 from calibration.taskmap import library as kernels
@@ -69,15 +72,88 @@ def test_gradients_of_gradients_are_refused(library):
     [
         (nn.Linear(4, 3), torch.ones(2, 5)),
         (nn.Conv2d(2, 2, 3), torch.ones(1, 3, 5, 5)),
-        (nn.Conv2d(2, 2, 3), torch.ones(2, 5, 5)),
+        (nn.Conv2d(2, 2, 3), torch.ones(3, 5, 5)),
+        (nn.Conv2d(2, 2, 3), torch.ones(5, 5)),
         (nn.Conv2d(2, 2, 3), torch.ones(1, 2, 2, 5)),
     ],
-    ids=["linear", "channels", "axes", "image"],
+    ids=["linear", "channels", "channels of one", "axes", "image"],
 )
 def test_shapes_of_other_layers_are_refused(library, layer, x):
     """A kernel would read beyond the weights."""
-    with pytest.raises(InputError, match=r"x: got .* allowed: \["):
+    with pytest.raises(InputError, match=r"input: got .* allowed: \["):
         tuned(nn.Sequential(layer), library)(x)
+
+
+def half_as_large(layer, x):
+    return copy.deepcopy(layer).to(torch.bfloat16)(x.bfloat16())
+
+
+def in_autocast(layer, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return layer(x)
+
+
+def replicated(layer, x):
+    """As nn.DataParallel does: its parameters are no parameters of the replica."""
+    layer = layer[0] if isinstance(layer, nn.Sequential) else layer
+    replica = layer._replicate_for_data_parallel()
+    for name, p in layer.named_parameters():
+        setattr(replica, name, p.view_as(p))
+    return torch.autograd.grad(replica(x).square().sum(), list(layer.parameters()))[0]
+
+
+def by_functions(layer, x):
+    held = {name: p.detach() for name, p in layer.named_parameters()}
+    return grad(lambda p: functional_call(layer, p, (x,)).square().sum())(held)["0.weight"]
+
+
+def traced(layer, x):
+    with torch.no_grad():
+        return torch.jit.trace(layer, (x,))(x)
+
+
+def normalised(layer, x):
+    made = copy.deepcopy(layer)
+    weight_norm(made[0])
+    return made(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda layer, x: layer[0](input=x),
+        lambda layer, x: copy.deepcopy(layer)(x),
+        lambda layer, x: pickle.loads(pickle.dumps(layer))(x),  # noqa: S301 - what was made here
+        lambda layer, x: vmap(layer)(torch.stack([x, -x])),
+        lambda layer, x: torch.export.export(layer, (x,)).module()(x),
+        half_as_large, in_autocast, replicated, by_functions, traced, normalised,
+    ],
+    ids=["keyword", "copied", "saved", "mapped", "exported", "16 bit", "autocast", "replicated", "functional", "traced",
+         "weight norm"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("layer", "x"), [(nn.Linear(4, 3), torch.randn(2, 4)), (nn.Conv2d(2, 3, 3), torch.randn(2, 2, 5, 5))],
+    ids=["linear", "conv"],
+)  # fmt: skip
+def test_what_torchs_layers_do_tuned_ones_do(library, layer, x, use):
+    network = nn.Sequential(layer)
+    found, wanted = use(tuned(network, library), x), use(network, x)
+    assert found.dtype == wanted.dtype
+    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_one_image_without_a_batch(library):
+    network, x = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU()), torch.randn(2, 5, 5)
+    with torch.no_grad():
+        assert torch.allclose(tuned(network, library)(x), network(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_copied_library_is_the_same_and_a_saved_one_learns_anew(library):
+    library.choice(FORWARD, {"m": 5, "n": 6, "k": 7})
+    assert copy.deepcopy(library) is library
+    saved = pickle.loads(pickle.dumps(library))  # noqa: S301 - what was made here
+    assert (saved.threads, saved.top, saved.chosen) == (library.threads, library.top, {})
 
 
 def test_an_empty_batch_stays_empty(library):
