@@ -1,9 +1,9 @@
 """Errors of the command line in the words of every other bad input: what, the value, what is allowed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from errno import ELOOP, ENAMETOOLONG
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -50,7 +50,10 @@ def _optional(kind: Any) -> bool:
 
 
 def naming_options(command: Any) -> Any:
-    """Return a typer command whose errors of what an option stated name this option, not the field that it fills."""
+    """Return a typer command whose errors of what an option stated name this option, not the field that it fills.
+
+    Empty text is refused: as a path it would be the current folder, and most of what asks would take it as left out.
+    """
     inner = command.callback
 
     @wraps(inner)
@@ -62,7 +65,17 @@ def naming_options(command: Any) -> Any:
             raise _of_option(error, command.params, given) from None
 
     command.callback = run
+    for option in command.params:
+        option.consume_value = partial(_not_empty, option, option.consume_value)
     return command
+
+
+def _not_empty(option: Any, consume: Callable[..., Any], context: Any, given: Mapping[str, Any]) -> Any:
+    """Return what `consume` makes of the words given for an option; raises InputError where one is empty."""
+    stated = given.get(option.name)
+    if "" in (stated if isinstance(stated, list | tuple) else [stated]):
+        raise InputError(option.metavar or option.opts[0], "", f"not empty: {option.help}")
+    return consume(context, given)
 
 
 def _refuse_unfollowed(options: Any, given: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typer.main import get_command
 
 from sim.cli import app, leaves
 from sim.cli.examples import EXAMPLES
+from sim.specs import InputError
 from tests.oracle import ROOT
 
 FILES = {
@@ -145,3 +146,15 @@ def test_a_bad_line_is_one_error(trainsim, folder, name):
     assert told.startswith(message)
     assert re.fullmatch(r"[^\n]+\n", told) and not (err if name == "check" else out)
     assert {path: path.read_bytes() for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_nothing_takes_empty_text_for_left_out(commands, name):
+    command = commands[name]
+    taking = [each for each in command.params if not getattr(each, "is_flag", False) and each.name != "help"]
+    assert taking
+    for each in taking:
+        option = each.param_type_name == "option"
+        given = [each.opts[0], ""] if option else [""] * (command.params.index(each) + 1)
+        with pytest.raises(InputError, match=r"^[-A-Za-z_.: ]+: got '{2}; allowed: not empty"):
+            command.make_context(name, given)
