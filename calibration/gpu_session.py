@@ -340,7 +340,8 @@ def separately(step: Step, place: Place, make: Callable[[Step, Place], list[str]
     result = place.folder / f"{step.name}.json"
     result.unlink(missing_ok=True)
     begin = time.monotonic()
-    with (place.folder / f"{step.name}.log").open("ab") as log:
+    with (place.folder / f"{step.name}.log").open("a+b") as log:
+        before = log.tell()
         process = subprocess.Popen(make(step, place), stdout=log, stderr=log)
         try:
             code: int | None = process.wait(place.limit_s)
@@ -348,11 +349,15 @@ def separately(step: Step, place: Place, make: Callable[[Step, Place], list[str]
             code = None
         finally:
             _end(process)
+        log.seek(before)
+        said = log.read().decode(errors="replace").strip().rpartition("\n")[2]
     seconds = time.monotonic() - begin
     if code is None:
         return Record(status="timed out", seconds=seconds, reason=f"stopped after {seconds:.0f} s")
     held = load_result(result)
-    reason = str(held.get("error", "" if code == 0 else f"exit status {code}"))[:400]
+    # A process that is refused, or dies, before its step begins writes no result: its last words say why.
+    ended = "" if code == 0 else f"exit status {code}" + (f": {said}" if said else "")
+    reason = str(held.get("error", ended))[:400]
     left = isinstance(held.get("result"), dict) and bool(held["result"].get("left"))
     status: Status = "missing" if code == MISSING else "failed" if code else "unfinished" if left else "done"
     return Record(status=status, seconds=seconds, reason=reason)

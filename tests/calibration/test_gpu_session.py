@@ -246,6 +246,16 @@ def test_a_step_that_fails_says_where(place):
     assert "test_gpu_session.py" in held["where"]
 
 
+def test_a_step_that_is_refused_says_why(place):
+    """As of a profile folder that another process writes; what earlier calls said is not repeated."""
+    for _ in range(2):
+        with alone(place.profile):
+            found = separately(Step("products", 1, nothing), replace(place, limit_s=60.0))
+        assert found.status == "failed"
+        assert re.fullmatch(r"exit status 2: error: --out: got '.*'; allowed: one that no other .* does", found.reason)
+    assert run(place, "import sys; sys.exit(3)").reason == "exit status 3"
+
+
 @pytest.mark.parametrize("target", ["calibration.no_such_module", "calibration"])
 def test_a_step_without_code_is_missing(place, target):
     step = Step("s", 1, lambda place: gpu_session.import_module(target).no_such_function())
