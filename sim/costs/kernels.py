@@ -319,14 +319,16 @@ def parameter(op: str, direction: str, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A kernel that a layer asked the time of, and the inputs of its form there."""
+    """A kernel that a layer asked the time of, the inputs of its form there, and how many times a layer launches it."""
 
     op: str
     direction: str
     inputs: Mapping[str, Expr]
+    times: Expr = 1
 
 
 _heard: ContextVar[list[Call] | None] = ContextVar("_heard", default=None)
+_times: ContextVar[Expr] = ContextVar("_times", default=1)
 
 
 @contextmanager
@@ -340,11 +342,21 @@ def listening() -> Iterator[list[Call]]:
         _heard.reset(token)
 
 
+@contextmanager
+def repeating(times: Expr) -> Iterator[None]:
+    """Count every kernel whose time is asked for inside the block `times` times."""
+    token = _times.set(times * _times.get())
+    try:
+        yield
+    finally:
+        _times.reset(token)
+
+
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:
     heard = _heard.get()
     if heard is not None:
         known = (*form_of(op, direction).inputs, "rows", *NARROW_ROWS, *FEW_INPUTS)
-        heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}))
+        heard.append(Call(op, direction, {n: inputs[n] for n in known if n in inputs}, _times.get()))
 
 
 def seconds(op: str, direction: str, **inputs: Expr) -> Expr:

@@ -56,7 +56,7 @@ def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], tuple[int, .
         states(structure)
     calls = tuple(heard)  # asking for their times below would be heard too
     expressions = {f"{i} {name}": e for i, call in enumerate(calls) for name, e in call.inputs.items()}
-    times = {f"{i}": kernels.seconds(c.op, c.direction, **c.inputs) for i, c in enumerate(calls)}
+    times = {f"{i}": c.times * kernels.seconds(c.op, c.direction, **c.inputs) for i, c in enumerate(calls)}
     return calls, tuple(kinds), Interpreted(expressions | times)
 
 

@@ -12,6 +12,8 @@ from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import run_level
 from sim.costs.usage import Used
 from sim.engine.certainty import carried_sigma, step_sigma
+from sim.specs.table import Layer, LayerTable, Op
+from tests.costs.hosts import hostless
 
 PLAN = sim.Plan(tp=2, pp=2, global_batch=16, micro_batch=1)
 
@@ -130,6 +132,29 @@ def test_shares_are_those_of_the_breakdown() -> None:
     assert all(k.share >= 0 for k in step.kernels)
     products = {k.inputs["m"] for k in step.kernels if k.direction == "forward" and k.op == "gemm"}
     assert products == {2048.0}
+
+
+def test_a_kernel_that_a_layer_repeats_has_its_share_of_every_launch(tmp_path) -> None:
+    """`count` of a layer table: of two products of one size, launched 9 times and once, the first takes 9 times."""
+    once = Op(kind="gemm", m=(0, 4096), n=(4096, 0), k=(4096, 0), batch=(1, 0))
+    fixed = {"parameters": 10, "trainable_parameters": 10, "saved_bytes": (0, 100), "boundary_bytes": (0, 40)}
+    layer = Layer(name="x", temporary_bytes=(0, 0), forward=[replace(once, count=9), once], **fixed)
+    network = sim.Model.from_table(LayerTable(name="t", dtype="bfloat16", batches=[1, 2, 3], layers=[layer]))
+    held = hostless("a100-sxm-80gb", tmp_path / "hostless")
+    step = sim.simulate(network, sim.Cluster.of("a100-sxm-80gb", nodes=1, profile=held), sim.Plan(global_batch=8))
+    nine, one = (k.share for k in step.kernels if (k.op, k.direction) == ("gemm", "forward"))
+    assert nine == pytest.approx(9 * one)
+    assert one > 0.01
+
+
+@pytest.mark.parametrize("own", ["cudnn", "default", "fused"])
+def test_layouts_that_a_recurrent_layer_never_takes_are_no_kernels_of_it(own) -> None:
+    """Fused layers lie as is better, others in rows alone."""
+    lm = sim.models["lstm-lm"]
+    plan = sim.Plan(global_batch=64, micro_batch=64, framework="torch", recurrent_kernel=own)
+    kernels = sim.simulate(lm, sim.Cluster.of("v100-sxm-16gb", nodes=1, gpus_per_node=1), plan).kernels
+    rows = {k.inputs["m"] for k in kernels if (k.op, k.direction) == ("gemm", "forward")}
+    assert (4 * lm.hidden in rows) is (own == "fused")
 
 
 def test_distances_of_one_model() -> None:

@@ -67,7 +67,7 @@ def _stored(name: str, kind: BlockKind, size: Sizes, length: Expr, keys: Expr) -
             moved_bytes = products * kernels.gemm_bytes(size.seq / cp, n, k, batch, element=element_bytes)
             yield Op(f"{name}{part} {direction}", phase, "compute", time, flop, moved_bytes)
     # PyTorch adds the mask inside the product: it is copied to where the scores come, and read there.
-    yield repeated(moved(f"{name}score mask", "forward", 2 * element_bytes * scores), native)
+    yield repeated(native, moved, f"{name}score mask", "forward", 2 * element_bytes * scores)
     soft = [volume.softmax(direction, element_bytes) * scores for direction in kernels.BOTH]
     yield moved(f"{name}softmax", "forward", soft[0], "softmax", columns=length)
     yield moved(f"{name}softmax dgrad", "backward_input", soft[1], "softmax", "backward", length)

@@ -96,18 +96,19 @@ def head(structure: Structure) -> list[Op]:
     # What a host processor issues beside the ends' own kernels; a device that runs beside its host hides it.
     issue = symbol("on_host") * symbol("ends_issue_s")
     statistics = 3 * tp_group.all_reduce(4 * rows)  # row maximum, target logit, sum of exponentials
-    ops = [
-        *(norm("final norm", outside(both(structure)), structure.statistics == 1) if structure.final_norm else ()),
-        *(_transform() if structure.head == "masked" else ()),
-        *gemm("logits", rows, vocab / tp, hidden, plain=True, narrow=NARROW),
-        *(_loss(direction, logits) for direction in kernels.BOTH),
-        _summed("logits wgrad sum", symbol("head_split"), 0),
-        Op("ends issue", "forward", "compute", issue / 3, launches=0),
-        Op("ends issue dgrad", "backward_input", "compute", issue * 2 / 3),
-        Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
-        Op("logits input gather", "backward_input", "tp", again, 0, whole_bytes, "logits dgrad"),
-        Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
-    ]
+    with kernels.repeating(symbol("head_passes")):
+        ops = [
+            *(norm("final norm", outside(both(structure)), structure.statistics == 1) if structure.final_norm else ()),
+            *(_transform() if structure.head == "masked" else ()),
+            *gemm("logits", rows, vocab / tp, hidden, plain=True, narrow=NARROW),
+            *(_loss(direction, logits) for direction in kernels.BOTH),
+            _summed("logits wgrad sum", symbol("head_split"), 0),
+            Op("ends issue", "forward", "compute", issue / 3, launches=0),
+            Op("ends issue dgrad", "backward_input", "compute", issue * 2 / 3),
+            Op("logits gather", "forward", "tp", gather + statistics, 0, whole_bytes),
+            Op("logits input gather", "backward_input", "tp", again, 0, whole_bytes, "logits dgrad"),
+            Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
+        ]
     return list(_repeated(ops))
 
 

@@ -5,8 +5,9 @@ parallelism after Megatron-LM (arXiv 1909.08053), sequence parallelism and selec
 al. 2022 (arXiv 2205.05198). Activations take `element_bytes` an element unless a precision recipe says otherwise.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, maximum, minimum, symbol
@@ -38,8 +39,10 @@ class Op:
     product: bool = False
 
 
-def repeated(op: Op, times: Expr) -> Op:
-    """Return `times` launches of an operation, one after the other, as one."""
+def repeated(times: Expr, make: Callable[..., Op], *given: Any) -> Op:
+    """Return `times` launches of the operation `make(*given)`, one after the other, as one."""
+    with kernels.repeating(times):
+        op = make(*given)
     return replace(
         op, seconds=times * op.seconds, flop=times * op.flop, bytes=times * op.bytes, launches=times * op.launches
     )

@@ -64,10 +64,13 @@ def recurrent(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     rows, columns = [], []
     for name, m, t in parts:
         for way, n, k in (("forward", wide, hidden), ("dgrad", hidden, wide)):
-            rows.append(repeated(_product(name, way, way, m, n, k), t))
-            columns.append(t * _product(name, way, COLUMNS[way], n, m, k).seconds)
-        rows.append(repeated(_product(name, "wgrad", "wgrad", wide, hidden, together), times))
-        columns.append(times * _product(name, "wgrad", COLUMNS["wgrad"], wide, hidden, together).seconds)
+            rows.append(repeated(t, _product, name, way, way, m, n, k))
+            with kernels.repeating(either_layout):
+                columns.append(repeated(t, _product, name, way, COLUMNS[way], n, m, k).seconds)
+        rows.append(repeated(times, _product, name, "wgrad", "wgrad", wide, hidden, together))
+        with kernels.repeating(either_layout):
+            turned = repeated(times, _product, name, "wgrad", COLUMNS["wgrad"], wide, hidden, together)
+        columns.append(turned.seconds)
     # One layout holds for the whole layer: what the better one saves is spread over its products.
     whole = sum(op.seconds for op in rows)
     share = 1 - either_layout + either_layout * minimum(whole, sum(columns)) / whole
@@ -94,11 +97,15 @@ def _between(kind: BlockKind, size: Sizes, direction: str, samples: Expr) -> Op:
     """Return the point-wise kernels of all steps; torch.compile has nothing to fuse where they are one a step."""
     held, each = BETWEEN[kind.mixer, direction], element_bytes * samples * hidden
     moves = apart * unfused(held.moved * each / held.launches) + (1 - apart) * held.fused * each
-    time = symbol("memory_bound_slowdown") * kernels.seconds("elementwise", "any", bytes=moves)
     launches = size.seq * (apart * held.launches + 1 - apart)
     if direction == "forward":
-        return repeated(Op("recurrent gates", "forward", "compute", time, 0, moves), launches)
-    return repeated(Op("recurrent gates dgrad", "backward_input", "compute", time, 0, moves), launches)
+        return repeated(launches, _gates, "recurrent gates", "forward", moves)
+    return repeated(launches, _gates, "recurrent gates dgrad", "backward_input", moves)
+
+
+def _gates(name: str, phase: str, moves: Expr) -> Op:
+    time = symbol("memory_bound_slowdown") * kernels.seconds("elementwise", "any", bytes=moves)
+    return Op(name, phase, "compute", time, 0, moves)
 
 
 def _sums(size: Sizes, samples: Expr, wide: Expr) -> Op:
@@ -106,7 +113,7 @@ def _sums(size: Sizes, samples: Expr, wide: Expr) -> Op:
     of two weights and two biases to the sums so far."""
     by_step = (6 * wide * hidden + 2 * samples * wide) / 4
     moves = element_bytes * (apart * by_step + (1 - apart) * size.tokens * wide)
-    return repeated(moved("recurrent wgrad sums", "backward_weight", moves), apart * 4 * size.seq + 1 - apart)
+    return repeated(apart * 4 * size.seq + 1 - apart, moved, "recurrent wgrad sums", "backward_weight", moves)
 
 
 def saved_bytes(kind: BlockKind, size: Sizes) -> Expr:

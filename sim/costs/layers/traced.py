@@ -30,7 +30,7 @@ def size(pair: Pair) -> Expr:
 def operations(kind: TracedKind, end: bool = False) -> list[Op]:
     """Return all kernels of a part, forward and backward; no precision recipe touches an `end` of the network."""
     found = [
-        repeated(_kernel(f"{op.kind} {n}", op, phase, end), op.count)
+        repeated(op.count, _kernel, f"{op.kind} {n}", op, phase, end)
         for phase in table.PHASES
         for n, op in enumerate(kind.part.ops(phase), 1)
         if all(getattr(op, name) != NO_SIZE for name in table.SIZES[op.kind])
