@@ -11,7 +11,6 @@ from sim.checkpointing.advice import plan
 from sim.checkpointing.durations import Times
 from sim.checkpointing.failures import Fleet
 from sim.checkpointing.stretch import Jumped, Stepped, Stretch
-from sim.costs.fitted import Z80
 from sim.engine.clock import TICK_S, to_ticks
 from sim.specs import Checkpointing, InputError
 from sim.specs.arguments import checked
@@ -19,6 +18,9 @@ from sim.specs.arguments import checked
 MOST_SEEDS = 10_000
 MOST_FAILURES = 1_000_000
 NEVER = 1 << 62
+CENTRAL = (0.1, 0.9)
+"""Quantiles of the runs between which 80 % of them lie."""
+
 LONGEST_S = 4e9
 """No failure is farther away than a century: so that ticks are whole numbers of 64 bits."""
 
@@ -26,7 +28,7 @@ LONGEST_S = 4e9
 @dataclass(frozen=True)
 class Sample:
     """One run by one seed; `lost_steps`, `lost_s` and `down_s` by failure: what was trained in vain, and how long until
-    training went on. `steps_between_over_time`: (seconds, k) where k changed."""
+    training went on or the run ended. `steps_between_over_time`: (seconds, k) where k changed."""
 
     seed: int
     seconds: float
@@ -47,8 +49,8 @@ class Simulated:
     """Runs of the same job by several seeds; means over seeds, the interval holds the central 80 % of runs.
 
     `overhead_percent` is over training alone, without failures' part; `lost_work_s` and `recovery_s` (that and reading
-    the state) are means of a failure, `down_s` the mean until training went on; `max_lost_steps` is the most that one
-    failure lost.
+    the state) are means of a failure, `down_s` the mean until training went on or the run ended; `max_lost_steps` is
+    the most that one failure lost.
     """
 
     steps_between: int
@@ -249,6 +251,7 @@ class _History:
     def sample(self, seed: int) -> Sample:
         """Return the run as plain data."""
         took = self.now * TICK_S
+        down = self.down if self.failed_at is None else [*self.down, self.now - self.failed_at]
         return Sample(
             seed=seed,
             seconds=took,
@@ -260,7 +263,7 @@ class _History:
             failures=self.failed,
             lost_steps=tuple(self.lost_steps),
             lost_s=tuple(t * TICK_S for t in self.lost),
-            down_s=tuple(t * TICK_S for t in self.down),
+            down_s=tuple(t * TICK_S for t in down),
             steps_between_over_time=tuple((at * TICK_S, k) for at, k in self.ks),
         )
 
@@ -268,6 +271,7 @@ class _History:
 def _together(run: _Run, samples: list[Sample]) -> Simulated:
     """Return the samples' means and spread."""
     goodputs = [sample.goodput for sample in samples]
+    low, high = np.quantile(goodputs, CENTRAL)  # few failures are far from normally distributed
     mean, deviation = fmean(goodputs), stdev(goodputs) if len(samples) > 1 else 0.0
     lost = [s for sample in samples for s in sample.lost_s]
     lost_mean = fmean(lost) if lost else 0.0
@@ -275,7 +279,7 @@ def _together(run: _Run, samples: list[Sample]) -> Simulated:
     return Simulated(
         steps_between=samples[-1].steps_between_over_time[-1][1],
         goodput=mean,
-        goodput_interval=(max(0.0, mean - Z80 * deviation), min(1.0, mean + Z80 * deviation)),
+        goodput_interval=(float(low), float(high)),
         goodput_standard_error=deviation / len(samples) ** 0.5,
         overhead_percent=100 * fmean(sample.overhead_fraction for sample in samples),
         available_fraction=fmean(sample.available_fraction for sample in samples),

@@ -39,5 +39,6 @@ def answer_simulated(found: Simulated) -> Iterator[str]:
     if found.failures:
         yield (
             f"{digits3(found.failures)} failures: each loses {seconds(found.lost_work_s)} of work, at most "
-            f"{grouped(found.max_lost_steps)} steps, and {seconds(found.down_s)} until training goes on."
+            f"{grouped(found.max_lost_steps)} steps, and {seconds(found.down_s)} until training goes on or the run "
+            "ends."
         )

@@ -122,6 +122,20 @@ def test_a_month_of_16384_gpus_is_a_few_intervals():
     assert found.goodput_interval[0] < found.goodput < found.goodput_interval[1]
 
 
+def test_the_interval_is_that_of_the_runs_however_rare_failures_are():
+    """Of 40 runs one or two have a failure, from which they do not come back."""
+    given = saving("checkfreq", repair_s=DAY)
+    found = simulate(TIMES, given, seconds=3600.0, mtbf_s=1e5, seeds=40)
+    goodputs = sorted(sample.goodput for sample in found.samples)
+    assert 0 < sum(sample.failures for sample in found.samples) <= 3
+    assert goodputs[4] == goodputs[-1] == found.goodput_interval[1]
+    assert found.goodput_interval[0] == pytest.approx(goodputs[4])
+    down = [s for sample in found.samples for s in sample.down_s]
+    assert found.down_s == pytest.approx(sum(down) / len(down))
+    assert found.down_s > 60  # to the end of the run
+    assert len(down) == sum(sample.failures for sample in found.samples)
+
+
 def test_a_seed_is_a_run():
     one, again, other = (simulate(TIMES, saving(), seconds=1e5, mtbf_s=900.0, seed=s) for s in (1, 1, 2))
     assert one == again != other
