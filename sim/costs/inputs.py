@@ -218,9 +218,13 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
 
 def order_values(plan: Plan) -> dict[str, float]:
     """Return what costs must know of the plan's order: whether the last stage runs a microbatch's backward right after
-    its forward; whether weight gradients are made apart from the rest of a backward; copies of the model on a rank."""
+    its forward; whether weight gradients are made apart from the rest of a backward; copies of the model on a rank;
+    whether steps never flush, and whether gradients of one may be reduced beside all passes of the next."""
     order = plan.pipeline
-    return {"turns": float(order.turns), "splits": float(order.splits), "copies": float(order.copies)}
+    return {
+        "turns": float(order.turns), "splits": float(order.splits), "copies": float(order.copies),
+        "endless": float(order.asynchronous), "delays": float(order.updates == "group"),
+    }  # fmt: skip
 
 
 def _one_kernel(plan: Plan, profile: Profile) -> float:

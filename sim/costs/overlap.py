@@ -87,12 +87,6 @@ def in_turn(pp: Expr, between: bool) -> Turns:
     return Turns(symbol("virtual_stages") * copies, 1 + apart * (passes - 1), apart * waits)
 
 
-def beside_a_step(time: Expr, passes: Cover) -> Expr:
-    """Return what stays exposed of collectives that have all passes of a step to hide behind."""
-    overlap_dp = symbol("overlap_dp")
-    return overlap_dp * (outlasts(time, passes) + slowed_beside(time, passes.compute)) + (1 - overlap_dp) * time
-
-
 def outlasts(time: Expr, cover: Cover) -> Expr:
     """Return what is left of collectives of `time` seconds when a pass ends that they have run beside all along.
 
@@ -106,6 +100,14 @@ def _hidden(cover: Cover) -> Expr:
     """Return the seconds of collectives that run beside a pass, alone."""
     compute, collective = slowdowns()
     return cover.compute * (1 + compute) / (1 + collective) + symbol("dp_apart") * cover.inner
+
+
+def beyond(time: Expr, cover: Cover) -> Cover:
+    """Return what is left of a cover for further collectives when some of `time` seconds have run beside it."""
+    compute, collective = slowdowns()
+    used = time * (1 + collective) / (1 + compute)
+    later = maximum(0, time - cover.compute * (1 + compute) / (1 + collective))
+    return Cover(maximum(0, cover.compute - used), maximum(0, cover.inner - later))
 
 
 def held_up(left: Expr, cover: Cover) -> Expr:

@@ -28,7 +28,7 @@ from sim.costs.layers.ops import (
 )
 from sim.costs.layers.power import throttled
 from sim.costs.layers.structure import Structure
-from sim.costs.overlap import COVERED, Cover, beside_a_step, beside_last, covers, ends_of_passes, in_turn, overlapped
+from sim.costs.overlap import COVERED, Cover, beside_last, beyond, covers, ends_of_passes, in_turn, overlapped
 from sim.costs.pairs import pair_outputs
 from sim.costs.profile import ADAM_TENSORS
 from sim.costs.sharding import (
@@ -255,26 +255,36 @@ def reduction(structure: Structure) -> dict[str, Expr]:
 
     ZeRO-0 all-reduces, ZeRO-1 reduce-scatters gradients and gathers parameters; both hide behind the last
     microbatch's backward (the next step's forward) when `overlap_dp`, but for the embedding, whose gradient
-    comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. delayed: the same where an
-    update may wait for the end of the next step's passes (2BW), the sum of a tied table's gradients included. slowed:
-    the part of it by which the last backwards are slower, so that other ranks wait for it too.
+    comes last. ZeRO-2/3 have reduced per microbatch; ZeRO-2 gathers parameters once. Without flush there is no first
+    forward of a step: parameters are gathered beside that backward too, after its gradients. slowed: the part of it by
+    which the last backwards are slower, so that other ranks wait for it too.
+
+    delayed, after: what has all passes of the next step to hide behind (2BW) and is no part of these: reductions that
+    begin layer by layer in the last backward, and those that begin after it, a tied table's included. The engines of
+    ZeRO-2 and 3 wait for the first at the end of that backward all the same.
     """
     n, out = on_rank(structure, lambda k: 1), dict[str, Expr]()
     forward, backward = rank_covers(structure)
     weight = on_rank(structure, lambda k: layer(structure, k)["weight_compute"] + layer(structure, k)["weight_host"])
     last = Cover(*(b + symbol("splits") * (w - b) for b, w in zip(backward, (weight, 0), strict=True)))
-    passes = Cover(*(symbol("microbatches") * (a + b) for a, b in zip(forward, backward, strict=True)))
+    endless = symbol("endless")
+    last = beyond(endless * zero2 * on_rank(structure, lambda k: layer(structure, k)["scatter"]), last)
+    delays = symbol("delays")
+    later, hold = delays * overlap_dp, delays * overlap_dp * (1 - zero2)
     raw, tied = updates(structure), tied_reduce(structure)
     for at in held(structure):
         turns = in_turn(pp, at == "middle")
         reduced, late, regathered = (raw[f"{part}_{at}"] for part in ("reduced", "late", "regathered"))
-        left, slowed = beside_last(reduced, last, backward, n, turns)
-        left += beside_last(regathered, forward, forward, n, turns)[0]
+        left, slowed = beside_last(reduced + endless * regathered, last, backward, n, turns)
+        left += beside_last((1 - endless) * regathered, forward, forward, n, turns)[0]
         table = tied if at in ("first", "last") else 0
         out |= {
-            f"reduce_{at}": overlap_dp * left + (1 - overlap_dp) * (reduced + regathered) + late,
-            f"slowed_{at}": overlap_dp * slowed,
-            f"delayed_{at}": beside_a_step(reduced + late + regathered + table, passes),
+            f"reduce_{at}": (overlap_dp - hold) * left
+            + (1 - overlap_dp) * (reduced + regathered + delays * table)
+            + (1 - later) * late,
+            f"slowed_{at}": (overlap_dp - hold) * slowed,
+            f"delayed_{at}": hold * (reduced + regathered),
+            f"after_{at}": later * (late + table),
         }
     return out
 
@@ -425,6 +435,7 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | {
             "send": (1 - blocking) * entering,
             "layers": _layers(structure),
+            "dp_apart": symbol("dp_apart"),
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,

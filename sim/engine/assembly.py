@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.costs import pairs
 from sim.engine.clock import tick_array
+from sim.engine.delayed import Delayed
 from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
@@ -191,15 +192,13 @@ def pass_seconds(costs: Costs, stages: int, copies: int = 1) -> dict[Kind, Any]:
     return {kind: np.tile(sum(pass_terms(costs, kind, stages).values()), copies) for kind in OFFLOAD}
 
 
-def reduction(schedule: Schedule) -> str:
-    """Return which of `stage.reduction`'s outputs holds for a schedule."""
-    return "delayed" if SCHEDULES[schedule.name].delayed else "reduce"
-
-
 def durations(schedule: Schedule, costs: Costs) -> Durations:
     """Return the nanoseconds of every action of a step."""
     table, message, back = action_seconds(schedule, costs)
-    single = hidden_seconds(schedule, costs), *longer_seconds(schedule, costs)
+    longer, aside = longer_seconds(schedule, costs)
+    if len(beside := delayed_seconds(schedule, costs)):
+        longer, aside = longer + beside if len(longer) else beside, aside if len(aside) else 0 * beside
+    single = hidden_seconds(schedule, costs), longer, aside
     return Durations({k: tick_array(v) for k, v in table.items()}, *map(tick_array, (message, back, *single)))
 
 
@@ -231,8 +230,39 @@ def _held_up(schedule: Schedule, costs: Costs) -> Any:
     """Return by how much every stage's last backward before an update ends later: slowed by the reductions beside it,
     and `costs.offload`'s `throttled`. Where W is apart, no other rank waits."""
     kind, rank = SCHEDULES[schedule.name], np.array(schedule.rank_of)
-    whole = on_ranks(costs, "slowed", schedule) + offloaded(costs, "throttled", schedule)
-    return (not (kind.splits or kind.delayed)) * whole[rank] / np.bincount(rank)[rank]
+    whole = on_ranks(costs, "slowed", schedule) + (not kind.delayed) * offloaded(costs, "throttled", schedule)
+    return (not kind.splits) * whole[rank] / np.bincount(rank)[rank]
+
+
+def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:
+    """Return by how much each action takes longer beside the reductions of the step before (`Delayed`), or how fast
+    that grows as the costs grow at `rates`. Empty where updates wait for their own step's."""
+    if not SCHEDULES[schedule.name].delayed:
+        return np.zeros(0)
+    graph, depth = graph_of(schedule), schedule.depth
+
+    def of(costs: Costs) -> Any:
+        compute, inner, copied = np.zeros((3, depth, len(Kind)))
+        for kind in (Kind.F, Kind.B):
+            terms = pass_terms(costs, kind, depth)
+            compute[:, kind], inner[:, kind] = (sum(terms[t] for t in part) for part in (COMPUTED, INSIDE))
+            copied[:, kind] = terms["offload"]
+        compute[:, Kind.OPTIMIZER] = on_ranks(costs, "optimizer", schedule)
+        copied[:, Kind.OPTIMIZER] = offloaded(costs, "optimizer_offload", schedule)
+        slowed, others = (np.broadcast_to(costs[name], depth)[:, None] for name in pairs.SLOWED)
+        apart = at(costs["dp_apart"], 0)
+        hides = np.maximum(0, compute * (1 + slowed) / (1 + others) + inner + copied)
+        slows = compute * slowed + (1 - apart) * inner
+        layers = np.maximum(1, np.zeros(depth) + costs["layers"])
+        layered, after = (on_ranks(costs, name, schedule) for name in ("delayed", "after"))
+        tables = (each.ravel()[graph.cell] for each in (compute + inner + copied, hides, slows))
+        messages = 2 * float(np.sum((np.zeros(depth) + costs["send"])[1:])) / depth
+        return Delayed(layered, 1 - 1 / layers, after, *tables, messages).longer(graph)
+
+    if rates is None:
+        return of(costs)
+    small = 1e-6
+    return (of({name: value + small * rates[name] for name, value in costs.items()}) - of(costs)) / small
 
 
 def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:
@@ -274,7 +304,7 @@ def action_seconds(schedule: Schedule, costs: Costs) -> tuple[dict[Kind, Any], A
     rest = np.zeros(stages - ranks)
     update = {
         kind: np.concatenate([on_ranks(costs, name, schedule), rest])
-        for kind, name in ((Kind.REDUCE_GRAD, reduction(schedule)), (Kind.OPTIMIZER, "optimizer"))
+        for kind, name in ((Kind.REDUCE_GRAD, "reduce"), (Kind.OPTIMIZER, "optimizer"))
     }
     waited = np.bincount(schedule.rank_of, _held_up(schedule, costs), ranks)  # in the last backwards
     update[Kind.REDUCE_GRAD][:ranks] += exposed_tied(costs, schedule) - waited

@@ -14,12 +14,12 @@ from sim.engine.assembly import (
     Pace,
     Waits,
     at,
+    delayed_seconds,
     exposed_tied,
     longer_seconds,
     of_pairs,
     offloaded,
     pass_terms,
-    reduction,
     where,
 )
 from sim.engine.clock import TICK_S
@@ -41,9 +41,11 @@ def waits(timeline: Timeline, costs: Costs, pace: Pace, silent: Pace) -> Waits:
     copies = passes["offload"] + pace.updates * float(offloaded(costs, "optimizer_offload", timeline.schedule)[rank])
     if len(row := sum(longer_seconds(timeline.schedule, costs, of_copies=True))):
         copies += float(row @ counted)
-    reduced = at(costs[f"{reduction(timeline.schedule)}_{place}"], rank)
+    reduced = pace.updates * at(costs[f"reduce_{place}"], rank)
+    if len(delayed := delayed_seconds(timeline.schedule, costs)):
+        reduced += float(delayed @ counted)
     beside = _hidden_on(rank, timeline.schedule, costs, pace.steps)
-    return Waits(passes["dp"] + pace.updates * reduced, pp, idle - pp, copies, beside)
+    return Waits(passes["dp"] + reduced, pp, idle - pp, copies, beside)
 
 
 def _hidden_on(rank: int, schedule: Schedule, costs: Costs, steps: int) -> dict[tuple[Kind, int], float]:

@@ -11,6 +11,7 @@ from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.pairs import computed, most_hidden
 from sim.engine.assembly import HELD
+from sim.engine.delayed import delayed_ways, least_slower
 from sim.engine.ramps import Ways
 from sim.schedules import CLOSED, SCHEDULES, Times
 
@@ -185,8 +186,9 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
     for place in places:
         there = minimum(1, pp - 2) if place == "middle" else 1
         hidden = 0 if most == 0 else most * maximum(0, most_hidden(e, place))
-        tied = e["tied_reduce"] if place in ("first", "last") and not kind.delayed else 0
-        update = e[f"{'delayed' if kind.delayed else 'reduce'}_{place}"] + e[f"optimizer_{place}"] + tied
+        tied = e["tied_reduce"] if place in ("first", "last") else 0
+        update = e[f"reduce_{place}"] + e[f"optimizer_{place}"]
+        update += sum(least_slower(e, place)) if kind.delayed else tied
         passes.append(there * work(bare, place))
         whole.append(there * (work(t, place) - hidden + (m if kind.pipeline.updates == "microbatch" else 1) * update))
         if place == places[0] and not endless and kind.copies == 1:
@@ -198,6 +200,7 @@ def _bounds(e: Mapping[str, Expr], schedule: str) -> dict[str, Expr]:
         loop = pp * t.chunk + t.embedding + t.head + 2 * (pp - 1) * t.send
         pair = t.chunk + minimum(t.head, t.head / 2) + minimum(0, t.embedding) + t.send - t.longer
         ways = [m * loop / pp, m * pair]
+        ways += delayed_ways(t, e, loop) if kind.delayed else []
     else:
         # From the last rank to the first, if chunks go on there, messages may be short.
         ends = bare.embedding_through + bare.head_through - (0 if v_shaped else (chunks - 1) * own_ends(e))
@@ -395,22 +398,22 @@ def _with_offload(e: Mapping[str, Expr], moved: Mapping[str, Expr], schedule: st
         "row_offload": sum(moved[name] + alone * moved[f"head_{name}"] for name in ("forward_row", "backward_row"))
         - (moved["backward_spared"] + alone * moved["head_backward_spared"])
         + (1 - alone) * (1 - symbol("turns")) * maximum(0, moved["head_backward_row"]) / symbol("virtual_stages"),
-        "backward_spared": moved["backward_spared"],
     }
-    for end in ("embedding_", "head_"):
+    for end in offload.ENDS:
         out |= {
             f"{end}aside": moved[f"{end}forward_aside"] + moved[f"{end}backward_aside"],
             f"{end}forward_offload": moved[f"{end}forward_offload"],
             f"{end}backward_offload": first[end],
             f"{end}backward_spared": moved[f"{end}backward_spared"],
         }
-        if splits and not joins:
+        if end and splits and not joins:
             out[f"{end}weight_compute"] = e[f"{end}weight_compute"] + moved[f"{end}weight_offload"]
     for end in PLACES:
         room = moved["staged_bytes"]
         out |= {
             f"update_room_{end}": maximum(0, moved[f"staged_update_{end}"] - room),
             f"optimizer_{end}": e[f"optimizer_{end}"] + moved[f"optimizer_offload_{end}"],
+            f"optimizer_offload_{end}": moved[f"optimizer_offload_{end}"],
             f"optimizer_bytes_{end}": e[f"optimizer_bytes_{end}"] - moved[f"moved_optimizer_{end}"] + room,
             f"parameters_{end}": e[f"parameters_{end}"] - moved[f"moved_weights_{end}"],
             f"gradients_{end}": e[f"gradients_{end}"] - moved[f"moved_gradients_{end}"],

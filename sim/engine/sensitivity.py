@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Interpreted, Values, derivative, symbol
 from sim.costs.layers.structure import Structure
-from sim.engine.assembly import Costs, action_seconds, durations, hidden_seconds, longer_seconds, pace, step_schedule
+from sim.engine.assembly import (
+    Costs,
+    action_seconds,
+    delayed_seconds,
+    durations,
+    hidden_seconds,
+    longer_seconds,
+    pace,
+    step_schedule,
+)
 from sim.engine.critical import CriticalPath, Spent, path_to
 from sim.engine.graph import graph_of
 from sim.engine.path import run_path
@@ -92,17 +101,18 @@ def log_rates(step: Step, along: Along, names: Sequence[str]) -> dict[str, float
 
     graph = graph_of(schedule)
 
-    def on_path(costs: Costs, hidden: Floats) -> float:
+    def on_path(costs: Costs, hidden: Floats, delayed: Floats) -> float:
         longer, aside = (each if len(each) else np.zeros(len(graph)) for each in longer_seconds(schedule, costs))
         whole = longer + aside
         whole[graph.pairs[1]] -= hidden
+        whole += delayed if len(delayed) else 0
         return sum(sign * _seconds(path, whole, aside, *action_seconds(schedule, costs)) for sign, path in paths)
 
     def rate(name: str) -> float:
         rates = cost_rates(step, along, {n: float(n == name) for n in names})
-        return on_path(rates, hidden_seconds(schedule, step.costs, rates))
+        return on_path(rates, *(each(schedule, step.costs, rates) for each in (hidden_seconds, delayed_seconds)))
 
-    whole = on_path(step.costs, hidden_seconds(schedule, step.costs))
+    whole = on_path(step.costs, *(each(schedule, step.costs) for each in (hidden_seconds, delayed_seconds)))
     return {name: rate(name) / whole for name in names}
 
 
