@@ -255,9 +255,9 @@ def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None
         slows = compute * slowed + (1 - apart) * inner
         layers = np.maximum(1, np.zeros(depth) + costs["layers"])
         layered, after = (on_ranks(costs, name, schedule) for name in ("delayed", "after"))
-        tables = (each.ravel()[graph.cell] for each in (compute + inner + copied, hides, slows))
+        takes, hides, slows = (each.ravel()[graph.cell] for each in (compute + inner + copied, hides, slows))
         messages = 2 * float(np.sum((np.zeros(depth) + costs["send"])[1:])) / depth
-        return Delayed(layered, 1 - 1 / layers, after, *tables, messages).longer(graph)
+        return Delayed(layered, 1 - 1 / layers, after, takes, hides, slows, messages).longer(graph)
 
     if rates is None:
         return of(costs)
