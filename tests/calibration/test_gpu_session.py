@@ -252,7 +252,7 @@ def test_a_step_that_is_refused_says_why(place):
         with alone(place.profile):
             found = separately(Step("products", 1, nothing), replace(place, limit_s=60.0))
         assert found.status == "failed"
-        assert re.fullmatch(r"exit status 2: error: --out: got '.*'; allowed: one that no other .* does", found.reason)
+        assert re.fullmatch(r"exit status 2: error: --out: got '.*; allowed: one that no other .* does", found.reason)
     assert run(place, "import sys; sys.exit(3)").reason == "exit status 3"
 
 
