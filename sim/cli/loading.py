@@ -21,6 +21,8 @@ from sim.specs.loading import Loading
 BATCH = 64
 """Samples of a batch where no plan says it."""
 
+EPOCHS = 3
+
 app = typer.Typer(
     help="Predict how fast training is fed with data, or measure it here.",
     no_args_is_help=True,
@@ -71,22 +73,24 @@ def predict_command(
         Engine.law
     ),
     epochs: Annotated[
-        int,
-        typer.Option(min=2, max=100, help="Epochs that are simulated with --engine events; the first fills caches."),
-    ] = 3,
+        int | None,
+        typer.Option(min=2, max=100, help=f"Epochs simulated with --engine events ({EPOCHS}); the first fills caches."),
+    ] = None,
     along: Annotated[
         Along | None, typer.Option("--what-if", help="Stalls over cached bytes, cores, storage or devices.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict how fast training is fed: rates, stalls, what decides, and what would be enough."""
+    if epochs is not None and engine is not Engine.events:
+        raise InputError("--epochs", epochs, "left out without --engine events: the law's epochs are alike")
     fed = _fed(file, compute_samples_per_s)
     loading, where = fed.loading, {"nodes": fed.nodes, "network_bytes_per_s": fed.network_bytes_per_s}
     found = predict(loading, fed.samples_per_s, **where)  # type: ignore[arg-type]
     rows = what_if(loading, fed.samples_per_s, along.value, **where) if along else ()  # type: ignore[arg-type]
     events = None
     if engine is Engine.events:
-        events = simulate(loading, fed.samples_per_s, fed.batch, epochs, **where)  # type: ignore[arg-type]
+        events = simulate(loading, fed.samples_per_s, fed.batch, epochs or EPOCHS, **where)  # type: ignore[arg-type]
     if as_json:
         print_json(prediction_data(found) | {"what_if": [_plain(asdict(row)) for row in rows]} | _events(events))
         return

@@ -36,7 +36,7 @@ def answer_decentralized(found: Simulated) -> Iterator[str]:
         yield f"{setting.controller} moved theta: {went}; models that travelled take {si(found.travel_bytes, 'B')}."
     for n, parts in enumerate(found.parts_s):
         held = ", ".join(f"{part} {lasting(seconds)}" for part, seconds in parts.items() if seconds)
-        yield f"Partition {n}: {held}."
+        yield f"Partition {n}: {held or 'nothing takes any time'}."
     for report in found.reports:
         yield report[0].upper() + report[1:] + "."
 

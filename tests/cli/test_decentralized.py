@@ -76,6 +76,12 @@ def test_words_and_what_if(trainsim, table):
     assert [row["value"] for row in data["what_if"]] == [2, 3, 5, 8, 12]
 
 
+def test_partitions_that_take_no_time_say_so(trainsim):
+    code, out, _ = trainsim("decentralized", "simulate", "--step-s", 0, "--steps", 10)
+    assert code == 0
+    assert "Partition 0: nothing takes any time." in out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

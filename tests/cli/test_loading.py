@@ -68,6 +68,7 @@ def test_what_has_no_bound_is_null(trainsim, file):
         (SECTION, [], "--compute-samples-per-s: missing"),
         (SECTION, ["--compute-samples-per-s", "-1"], "--compute-samples-per-s: got -1"),
         (SECTION, ["--compute-samples-per-s", "1", "--epochs", "1"], "--epochs: got '1'"),
+        (SECTION, ["--compute-samples-per-s", "1", "--epochs", "5"], "--epochs: got 5; allowed: left out without"),
         (JOB, [], "loading: missing"),
         ("{dataset: nothing}", [], "dataset: got 'nothing'"),
         ("loading: {dataset: nothing}", [], "loading.dataset: got 'nothing'"),
