@@ -61,3 +61,11 @@ def unsharded(largest: Expr, blocks: Expr, extra: Expr, head: Expr) -> Expr:
     weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
     reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * element_bytes * head
     return zero3 * element_bytes * weights + zero2 * reduced
+
+
+def reduced_once(parameters: Expr, group: Group) -> Expr:
+    """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
+    size = reduce_bytes * parameters
+    parts = (shard_group, replica_group) if group is dp_group else (expert_shard, expert_replica)
+    sharded = sharded_reduce(size, *parts)
+    return (1 - zero1) * group.all_reduce(size) + (zero1 - zero2) * sharded

@@ -39,7 +39,7 @@ from sim.costs.sharding import (
     gathered_parameters,
     optimizer_state_bytes,
     reduce_bytes,
-    replica_group,
+    reduced_once,
     shard_group,
     sharded,
     sharded_reduce,
@@ -54,7 +54,6 @@ from sim.costs.sharding import (
 )
 
 pp, overlap_dp = symbol("pp"), symbol("overlap_dp")
-
 
 PASSES = {"forward_compute": "forward", "input_compute": "backward_input", "weight_compute": "backward_weight"}
 
@@ -267,9 +266,8 @@ def reduction(structure: Structure) -> dict[str, Expr]:
     forward, backward = rank_covers(structure)
     weight = on_rank(structure, lambda k: layer(structure, k)["weight_compute"] + layer(structure, k)["weight_host"])
     last = Cover(*(b + symbol("splits") * (w - b) for b, w in zip(backward, (weight, 0), strict=True)))
-    endless = symbol("endless")
+    endless, delays = symbol("endless"), symbol("delays")
     last = beyond(endless * zero2 * on_rank(structure, lambda k: layer(structure, k)["scatter"]), last)
-    delays = symbol("delays")
     later, hold = delays * overlap_dp, delays * overlap_dp * (1 - zero2)
     raw, tied = updates(structure), tied_reduce(structure)
     for at in held(structure):
@@ -322,8 +320,9 @@ def updates(structure: Structure) -> dict[str, Expr]:
         gather = shard_group.all_gather(element_bytes * dense)
         gather += expert_shard.all_gather(element_bytes * expert_size) if routed else 0
         out |= {
-            f"reduced_{where}": _reduced(dense - late, dp_group) + (_reduced(expert_size, edp_group) if routed else 0),
-            f"late_{where}": _reduced(late, dp_group) if late else 0 * block_size,
+            f"reduced_{where}": reduced_once(dense - late, dp_group)
+            + (reduced_once(expert_size, edp_group) if routed else 0),
+            f"late_{where}": reduced_once(late, dp_group) if late else 0 * block_size,
             f"regathered_{where}": gather * (zero1 - zero3),
         }
     return out
@@ -340,14 +339,6 @@ def traffic(structure: Structure) -> dict[str, Expr]:
         return sum(symbol(f"layers_{k}") * layer(structure, k)[name] for k in range(len(structure.kinds)))
 
     return {"gather": zero3 * over("gather"), "scatter": zero2 * over("scatter")} | updates(structure)
-
-
-def _reduced(parameters: Expr, group: Group) -> Expr:
-    """Return the seconds of ZeRO-0's or ZeRO-1's reduction of the gradients of `parameters`."""
-    size = reduce_bytes * parameters
-    parts = (shard_group, replica_group) if group is dp_group else (expert_shard, expert_replica)
-    sharded = sharded_reduce(size, *parts)
-    return (1 - zero1) * group.all_reduce(size) + (zero1 - zero2) * sharded
 
 
 def held(structure: Structure) -> dict[str, Expr]:
