@@ -28,7 +28,7 @@ from sim.costs.layers import ends
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import Cover, covers, held_up, outlasts
-from sim.costs.side_by_side import ROOM, Beside, Pass, one_after_other, side_by_side
+from sim.costs.side_by_side import ROOM, Beside, Pass, one_after_other, side_by_side, slowed
 
 UPDATE_ROOM = 3
 """Layers whose gradients or optimizer states are on the device at once: one comes, one is used, one leaves."""
@@ -79,7 +79,8 @@ def expressions(structure: Structure) -> dict[str, Expr]:
     that copies run beside: its kernels, and what it waits for the host that issues them), update_pieces (how many
     layers' copies they are, at least 1), optimizer_offload (what the update waits), throttled (by how much an update's
     last backwards, of all chunks, end later: `_throttled`).
-    late_backward: as of `stage`, what gradients that wait for their room leave of it.
+    late_backward: as of `stage`, what gradients that wait for their room leave of it. <a>_by_<b>: how much slower
+    copies of either direction (h2d, d2h) are beside collectives, and these beside them.
     """
     given = parts(structure)
     return composed(outputs(tuple(given)), {part_name(name): e for name, e in given.items()})
@@ -159,6 +160,8 @@ def outputs(names: tuple[str, ...]) -> dict[str, Expr]:
     out = {name: e[name] for name in names if name.endswith("_bytes") or name.startswith(("moved", "staged", "update"))}
     out |= {name: e[name] for name in names if name.startswith(("optimizer_offload", "throttled", "late"))}
     out |= {f"{name}_{way}": e[f"{name}_{way}"] for name in ("forward", "backward") for way in ("h2d", "d2h")}
+    for way in ("h2d", "d2h"):
+        out |= {f"{a}_by_{b}": slowed(a, b) for a, b in ((way, "collective"), ("collective", way))}
     several = minimum(1, stage.pp - 1)  # alone a stage has both ends, and the head's speak for them
     names = ("forward_offload", "backward_offload", *Waits._fields[2:], *Apart._fields, *Rows._fields)
     base: list[Expr] = [0] * len(names)

@@ -95,7 +95,7 @@ def _slower(one: Pass) -> Expr:
     """Return by how many seconds copies slow the collectives beside a pass that it does not wait for."""
     slower = 0
     for way, copied in (("h2d", one.h2d), ("d2h", one.d2h)):
-        by = _slowed("collective", way)
+        by = slowed("collective", way)
         slower += minimum(one.beside, copied * _Way.of(way, 0, 1).stretch / (1 + by)) * by
     return slower
 
@@ -126,13 +126,13 @@ class _Way(NamedTuple):
     def of(cls, name: str, inner: Expr, covered: Expr) -> "_Way":
         """Return it beside compute (`inner` 0), of which a share is `covered` by others' collectives, or beside
         collectives (`inner` 1)."""
-        by_compute, by_collective = _slowed(name, "compute"), _slowed(name, "collective")
+        by_compute, by_collective = slowed(name, "compute"), slowed(name, "collective")
         alone = 1 - inner - covered
         speed = alone / (1 + by_compute) + inner / (1 + by_collective) + covered / (1 + by_compute + by_collective)
-        return cls(1 / speed, (1 - inner) * _slowed("compute", name) + inner * _slowed("collective", name))
+        return cls(1 / speed, (1 - inner) * slowed("compute", name) + inner * slowed("collective", name))
 
 
-def _slowed(stream: str, by: str) -> Expr:
+def slowed(stream: str, by: str) -> Expr:
     """Return how much slower a stream is beside another: measured, or as collectives and compute slow each other."""
     known = symbol("contention_known")
     return symbol(f"{stream}_by_{by}") + (1 - known) * symbol("overlap_slowdown")

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.costs import pairs
 from sim.engine.clock import tick_array
-from sim.engine.delayed import Delayed
+from sim.engine.delayed import Delayed, beside_copies
 from sim.engine.graph import graph_of
 from sim.engine.memory import Footprint
 from sim.engine.steady import steady_state
@@ -252,10 +252,12 @@ def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None
         slowed, others = (np.broadcast_to(costs[name], depth)[:, None] for name in pairs.SLOWED)
         apart = at(costs["dp_apart"], 0)
         hides = np.maximum(0, compute * (1 + slowed) / (1 + others) + inner + copied)
-        slows = compute * slowed + (1 - apart) * inner
+        slows, takes = compute * slowed + (1 - apart) * inner, compute + inner + copied
+        if "forward_h2d" in costs:
+            hides, slows = beside_copies(hides, slows, takes, *_copies(schedule, costs))
         layers = np.maximum(1, np.zeros(depth) + costs["layers"])
         layered, after = (on_ranks(costs, name, schedule) for name in ("delayed", "after"))
-        takes, hides, slows = (each.ravel()[graph.cell] for each in (compute + inner + copied, hides, slows))
+        takes, hides, slows = (each.ravel()[graph.cell] for each in (takes, hides, slows))
         messages = 2 * float(np.sum((np.zeros(depth) + costs["send"])[1:])) / depth
         return Delayed(layered, 1 - 1 / layers, after, takes, hides, slows, messages).longer(graph)
 
@@ -263,6 +265,17 @@ def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None
         return of(costs)
     small = 1e-6
     return (of({name: value + small * rates[name] for name, value in costs.items()}) - of(costs)) / small
+
+
+def _copies(schedule: Schedule, costs: Costs) -> Any:
+    """Return the seconds of copies in both directions beside forwards, backwards and updates, [way, stage, kind]; and
+    how much slower they are beside collectives, and these beside them, [way]."""
+    ways, found = ("h2d", "d2h"), np.zeros((2, schedule.depth, len(Kind)))
+    for way, of_way in zip(ways, found, strict=True):
+        of_way[:, Kind.F], of_way[:, Kind.B] = costs[f"forward_{way}"], costs[f"backward_{way}"]
+        of_way[:, Kind.OPTIMIZER] = offloaded(costs, f"update_{way}", schedule)
+    slower = ([at(costs[name.format(way)], 0) for way in ways] for name in ("{}_by_collective", "collective_by_{}"))
+    return found, *slower
 
 
 def hidden_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None) -> Any:

@@ -1,6 +1,6 @@
 """Reductions of one step beside the passes of the next, as an order without flush has them (2BW, arXiv 2006.09503)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -68,6 +68,24 @@ class Delayed:
         ran = min(share * self.layered[rank], max(0.0, share * self.hides[last] - before))
         found[last] += self.slows[last] * ran / max(self.hides[last], 1e-12)
         return float(self.layered[rank] + self.after[rank] - ran)
+
+
+def beside_copies(
+    hides: Floats, slows: Floats, takes: Floats, copies: Floats, slowed: Sequence[float], slow: Sequence[float]
+) -> tuple[Floats, Floats]:
+    """Return what actions hide of reductions, and how much slower these make them, where copies run beside both.
+
+    copies: seconds of either direction, [way, ...]; slowed: how much slower it is beside collectives, slow: how much
+    slower these are beside it, [way]. An action that waits for a copy takes as long as that does beside reductions.
+    """
+    longest = takes + slows
+    for way, by in zip(copies, slowed, strict=True):
+        longest = np.maximum(longest, way * (1 + by))
+    hides, slows = hides + longest - takes - slows, longest - takes
+    for way, by, other in zip(copies, slowed, slow, strict=True):
+        share = np.minimum(1, way * (1 + by) / np.maximum(longest, 1e-12))
+        hides = hides * (1 - share * other / (1 + other))
+    return hides, slows
 
 
 class Slower(NamedTuple):

@@ -364,7 +364,7 @@ def simulate(
     engine "path" is the compiled longest path, in which closed forms say what stays exposed of collectives beside
     compute; "events" the discrete-event engine, in which these run in lanes of their own and share devices and links.
     Both say the same of random plans within 5 % (a few of 2BW up to 27), with copies by the host within 13 % (nine
-    of ten 4 %, of V-shaped orders and DualPipeV 7 %; a few of 2BW and DualPipeV up to 31 %).
+    of ten 4 %, of V-shaped orders and DualPipeV 7 %; a few of DualPipeV up to 31 %).
     `level`: run-level parameters, by default the shipped ones. `noise`: slow devices and jitter; the step is then that
     of the replica with the most to do. `guests`: processes from outside (events only).
 
