@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sim.costs.run_level import FILE, RunLevel, RunLevelSet
 from sim.specs.fields import InputError
 from sim.specs.files import write_json
-from sim.validation.fit import fit_run_level, spread
+from sim.validation.fit import fit_run_level, spread, spread_of_unseen
 from sim.validation.predict import log_errors
 from sim.validation.translate import Case
 
@@ -22,8 +22,9 @@ ALL = "all"
 def fit_sets(cases: Sequence[Case]) -> dict[str, RunLevelSet]:
     """Return the set fitted to all sources, and under each source's name the set that never saw it.
 
-    The spread of a set is what left-out sources show: 80 % of their errors, every source counting the same. What is
-    left of it once every source's mean error is removed is a run's own; the rest all runs of a source share.
+    The spread of a set is what left-out sources show (`spread_of_unseen`): 80 % of their errors, every source counting
+    the same. What is left of it once every source's mean error is removed is a run's own; the rest all runs of a source
+    share.
 
     Raises:
         InputError: fewer than two sources have step times that may score.
@@ -44,7 +45,7 @@ def fit_sets(cases: Sequence[Case]) -> dict[str, RunLevelSet]:
 def _set(
     parameters: RunLevel, by: Mapping[str, Sequence[Case]], errors: Mapping[str, NDArray[np.float64]]
 ) -> RunLevelSet:
-    wide, own = spread([*errors.values()]), spread([e - e.mean() for e in errors.values()])
+    wide, own = spread_of_unseen([*errors.values()]), spread([e - e.mean() for e in errors.values()])
     return RunLevelSet(
         parameters=RunLevel(**{k: float(f"{v:.4g}") for k, v in asdict(parameters).items()}),
         sigma_log=float(f"{wide:.4g}"),

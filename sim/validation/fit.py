@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from math import exp, log, sqrt
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from scipy.special import stdtrit
 
 from sim.costs.profile import Z80
 from sim.costs.run_level import RunLevel, RunLevelSet
@@ -107,18 +106,17 @@ def spread(errors: Sequence[Floats]) -> float:
     return float(sizes[order][np.searchsorted(reached, 0.8 - 1e-9)]) / Z80
 
 
-def between(errors: Sequence[Floats]) -> float:
-    """Return the standard deviation of the log that all runs of a source share, from sources that were left out.
+def spread_of_unseen(errors: Sequence[Floats]) -> float:
+    """Return the same for a source that none of `errors` is of: wider by what sources show that `spread` has not seen.
 
-    A random effect whose mean is zero (a prediction of a source that nobody has seen knows no offset): the root mean
-    square of the sources' mean errors, less what the runs' own errors leave in these means. Few sources know their
-    variance badly; the factor is that by which the central 80 % of Student's t, with a degree of freedom for each
-    source, is wider than the normal distribution's (Gelman et al., Bayesian Data Analysis, 3rd ed., section 2.6).
+    Each source in turn is left out of the spread as well; 80 % of its errors, over the spread of the others, lie within
+    the factor (a jackknife over groups, Barber et al. 2021, "Predictive inference with the jackknife+"). Of fewer than
+    three sources none says what the others miss, and the spread stays as it is.
     """
-    means = np.array([e.mean() for e in errors])
-    noise = np.array([e.var(ddof=1) / len(e) if len(e) > 1 else 0.0 for e in errors])
-    variance = max(0.0, float(np.mean(means**2 - noise)))
-    return float(sqrt(variance) * stdtrit(len(means), 0.9) / Z80)
+    if len(errors) < 3:
+        return spread(errors)
+    others = [[e for e in errors if e is not left] for left in errors]
+    return spread(errors) * spread([left / spread(rest) for left, rest in zip(errors, others, strict=True)])
 
 
 def _soft(error: Floats) -> Floats:

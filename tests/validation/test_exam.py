@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.costs.profile import Z80
 from sim.validation import exam
 from sim.validation.exam import GOALS, examine, two_fold
-from sim.validation.fit import between, halved, spread
+from sim.validation.fit import halved, spread, spread_of_unseen
 from sim.validation.table import read_runs
 from tests.oracle import reference
 from tests.validation.runs import write
@@ -62,14 +63,16 @@ def test_a_spread_holds_four_fifths():
     assert spread([random.normal(0, 0.01, 10_000), np.array([0.5])]) > 0.3
 
 
-def test_what_sources_share_is_found_beside_what_their_runs_do_not():
+def test_sources_that_differ_leave_more_to_one_that_is_not_among_them():
     random = np.random.default_rng(4)
-    errors = [offset + random.normal(0, 0.05, 10) for offset in random.normal(0, 0.1, 2000)]
-    assert abs(between(errors) - 0.1) < 0.005
-    assert between([e - e.mean() for e in errors]) == 0
-    few = [np.full(5, 0.1), np.full(5, -0.1)]  # two sources say less of their variance than many
-    assert between(few) == pytest.approx(0.1 * 1.8856 / 1.2816, rel=1e-4)
-    assert between(few) > between(few * 100)
+    alike = [random.normal(0, 0.1, 4000) for _ in range(8)]
+    assert abs(spread_of_unseen(alike) / spread(alike) - 1) < 0.02
+    drawn = [[offset + random.normal(0, 0.02, 20) for offset in random.normal(0, 0.1, 9)] for _ in range(1500)]
+    plain, wider = (
+        np.mean([np.abs(new) <= Z80 * of(known) for new, *known in drawn]) for of in (spread, spread_of_unseen)
+    )
+    assert plain < 0.775 and abs(wider - 0.8) < 0.025
+    assert spread_of_unseen(alike[:2]) == spread(alike[:2])
 
 
 @pytest.mark.slow
