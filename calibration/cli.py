@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.errors import summary, table
+from calibration.nccl_logs import is_log
 from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
@@ -22,7 +23,7 @@ from sim.validation.validate import expressed
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-Mode = Literal["kernels", "networks", "trace", "tables", "runs", "against"]
+Mode = Literal["kernels", "networks", "trace", "tables", "runs", "links", "against"]
 """What is measured here (kernels, whole networks), or what others measured and is fitted, or compared."""
 
 COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
@@ -30,7 +31,7 @@ COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
         ("--suite", "--budget", "--seed", "--resume", "--despite-load"), ("--device", ("kernels", "networks"))
     ),
     "--no-check": ("--suite smoke or full", ("kernels",)),
-    "--base": ("--trace or --suite tbd", ("trace", "networks")),
+    "--base": ("--trace, --suite tbd or logs of nccl-tests", ("trace", "networks", "links")),
     **dict.fromkeys(("--size", "--samples"), ("--suite tbd", ("networks",))),
     **dict.fromkeys(("--only", "--date"), ("--from without tables of training runs", ("tables",))),
 }
@@ -40,7 +41,7 @@ COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
 @app.command()
 def calibrate(
     *,
-    files: Annotated[list[Path] | None, typer.Argument(help="Further CSV files, after --from.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Further files, after --from.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Measure this machine: cpu or cuda.")] = None,
     suite: Annotated[
         str | None, typer.Option("--suite", help="Kernels: smoke (default) or full; networks: tbd.")
@@ -52,12 +53,9 @@ def calibrate(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the session in --out.")] = False,
     despite_load: Annotated[bool, typer.Option("--despite-load", help="Measure on a busy machine, flagged.")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Predict and run hold-outs after the fit.")] = True,
-    first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files of measurements or runs.")] = None,
+    first: Annotated[list[Path] | None, typer.Option("--from", help="CSV files or logs of nccl-tests.")] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Trace of torch.profiler, record_shapes=True.")] = None,
-    base: Annotated[
-        str | None,
-        typer.Option("--base", help="Catalog profile for what --trace lacks, or profile of tbd's predictions."),
-    ] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Profile of what traces and logs lack, or tbd's.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Profile folder (--from: their folder).")] = Path("profiles"),
     against: Annotated[
         str | None, typer.Option("--against", help="With --from: fit nothing, but say how far this profile is off.")
@@ -78,6 +76,7 @@ def calibrate(
 
     What is written is a profile folder, which a job names as cluster.profile.
     With --from, formats are recognised by header; tables of measured training runs give run-level parameters.
+    Logs of nccl-tests (all_reduce_perf ...) give the collectives of --base as they are on one's own cluster.
     With --from and --against nothing is written: a profile's errors on these timings are shown (samples.parquet too).
     """
     progress = Console(stderr=True)
@@ -96,6 +95,10 @@ def calibrate(
         _measure(device, out, suite, budget, seed, resume, despite_load, check, base, as_json, size, samples)
     elif against is not None:
         _against(against, paths, as_json)
+    elif mode == "links":
+        from calibration.own_links import links_command  # noqa: PLC0415 - loads torch
+
+        links_command(paths, out, base, as_json)
     elif mode == "runs":
         _run_level(paths, out, as_json, progress)
     else:
@@ -111,6 +114,10 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
     if against is not None:
         if device is not None or trace is not None or not paths:
             raise InputError("--against", against, "left out, or with --from and its files alone")
+        if any(map(is_log, paths)):
+            raise InputError(
+                "--against", against, "left out: of logs of nccl-tests --base tells how far a profile is off"
+            )
         return "against"
     if trace is not None:
         if device is not None or paths:
@@ -128,6 +135,10 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
         )
     if samples := [str(path) for path in paths if path.suffix == ".parquet"]:
         raise InputError("--from", samples, "CSV files to fit; samples.parquet of a calibration with --against")
+    if logs := [path for path in paths if is_log(path)]:
+        if others := [str(path) for path in paths if path not in logs]:
+            raise InputError("--from", ", ".join(others), f"logs of nccl-tests alone, as {logs[0]}")
+        return "links"
     return "runs" if is_runs(paths[0]) else "tables"
 
 

@@ -98,7 +98,7 @@ def _calibrated(trace: Path, out: Path, base: str | None) -> Traced:
         raise InputError(str(trace), "a trace without known kernels", "one of training steps (products, norms, ...)")
     name, held = _base(base, recorded.on_device)
     rows = samples(seen, recorded.on_device)
-    traced = _device(name, held)
+    traced = device_of(name, held)
     versions = {"cuda": "unknown"} if recorded.on_device else {}
     cores = round(device(traced).sms.value) if recorded.on_device and traced else 1
     fingerprint = Fingerprint(versions=versions, cores=cores, threads=1)
@@ -132,12 +132,14 @@ def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> No
         progress.print(found.told, markup=False, highlight=False, soft_wrap=True)
 
 
-def _device(base: str, held: Profile) -> str:
+def device_of(base: str, held: Profile) -> str:
     """Return the device that a base is of as a job names it, empty where none is known."""
     described = Path(base) / "device.json"
     if described.is_file():
         return str(described)
-    return next((name for name in (base, held.base or "") if name in names("devices") or is_device_file(name)), "")
+    return next(
+        (name for name in (base, held.name, held.base or "") if name in names("devices") or is_device_file(name)), ""
+    )
 
 
 def _base(name: str | None, on_device: bool) -> tuple[str, Profile]:

@@ -316,6 +316,7 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
         *_of_the_same_chip(profile),
         *((profile.disturbed_words,) if profile.disturbed_words else ()),
         *((f"what hosts take to issue kernels: as measured for {profile.issue_of}",) if profile.issue_of else ()),
+        f"collectives: {profile.collectives_source}",
         f"memory outside tensors: {profile.memory.source}",
         f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
     )

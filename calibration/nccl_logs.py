@@ -1,0 +1,159 @@
+"""Logs of nccl-tests (`all_reduce_perf`, `all_gather_perf`, ...; RCCL's rccl-tests print the same): ranks and times.
+
+A log names its ranks and their hosts in lines that begin with `#  Rank`; every other line that is no comment is one
+size: bytes, elements, type, operation and root (old versions leave these two out), then time (us), algbw, busbw (GB/s)
+and wrong values out of place, and the same four in place. Which collective it is stands in its own line (since 2.13),
+in the name of the file, or follows from busbw over algbw, 2 (n - 1) / n for an all-reduce (its doc/PERFORMANCE.md).
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from math import isclose, isfinite
+from pathlib import Path
+
+import numpy as np
+
+from calibration.samples import Floats
+from sim.specs.fields import InputError
+from sim.specs.files import text_of
+
+MOST_BYTES = 16 * 2**20
+US = 1e-6
+RANK = re.compile(r"^#\s+Rank\s+\d+\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+")
+STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$", re.MULTILINE)
+HEADING = re.compile(r"^#\s+size\s+count\s+type\b.*\bbusbw\b", re.MULTILINE)
+COLUMNS = 4
+"""Time, algbw, busbw and wrong values."""
+OPERATIONS = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "broadcast": "broadcast", "sendrecv": "shift",
+}  # fmt: skip
+"""Programs of nccl-tests without `_perf`, and our collectives: `sendrecv` passes from every rank to the next one."""
+CLOSE = 0.02
+"""Bandwidths have two decimals; only those of large sizes tell a factor."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log: which collective, over how many ranks on how many hosts, and by size (bytes) the seconds out of place.
+
+    sizes and seconds are of equal length; a size is what nccl-tests calls so: all bytes that are gathered, reduced or
+    scattered, or that a rank sends to all.
+    """
+
+    path: Path
+    operation: str
+    ranks: int
+    hosts: int
+    sizes: Floats
+    seconds: Floats
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file that can be read has the heading of such a table."""
+    try:
+        return HEADING.search(text_of(path, MOST_BYTES)) is not None
+    except InputError:
+        return False
+
+
+def read_log(path: Path) -> Log:
+    """Read one log.
+
+    Raises:
+        InputError: of the file: it cannot be read, names no ranks, or fewer than two; its hosts or groups have
+            different numbers of them; a line that is no size; no size with a time; or a collective that nobody knows.
+    """
+    text = text_of(path, MOST_BYTES)
+    ranks, hosts = _ranks(path, text)
+    rows = [_row(path, n, line) for n, line in enumerate(text.splitlines(), 1) if line.split() and _is_row(line)]
+    if not rows:
+        raise InputError(str(path), "no size", "a whole log of nccl-tests: lines of size, count, type, ..., time, ...")
+    operation = _operation(path, text, rows, ranks)
+    best = {size: min(time for at, time, _ in rows if at == size) for size, _, _ in rows if size > 0}
+    sizes = np.array(sorted(best), dtype=np.float64)
+    return Log(path, operation, ranks, hosts, sizes, np.array([best[size] for size in sizes]))
+
+
+def _ranks(path: Path, text: str) -> tuple[int, int]:
+    """Return the ranks of one group and the hosts that they are on."""
+    found = [m for m in map(RANK.match, text.splitlines()) if m]
+    groups = {m["group"] or "0": Counter[str]() for m in found}
+    for m in found:
+        groups[m["group"] or "0"][m["host"]] += 1
+    shapes = {tuple(sorted(of.values())) for of in groups.values()}
+    if len(shapes) > 1 or any(len({*shape}) > 1 for shape in shapes):
+        told = ", ".join(" + ".join(map(str, shape)) for shape in sorted(shapes))
+        raise InputError(str(path), f"{told} ranks", "as many ranks on every host, and in every group")
+    (shape,) = shapes or {()}
+    if sum(shape) < 2:
+        raise InputError(
+            str(path), f"{sum(shape)} ranks", "the lines '#  Rank  0 ... on HOST device  0 ...' of two or more"
+        )
+    return sum(shape), len(shape)
+
+
+def _is_row(line: str) -> bool:
+    """A size begins with its bytes; what launchers and NCCL print between them does not."""
+    return line.split(maxsplit=1)[0].isdecimal() and len(line.split()) > COLUMNS + 2
+
+
+def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
+    """Return a line's size (bytes), time (s) and busbw over algbw (0: not to be told)."""
+    size, _, _, *rest = line.split()
+    if not _is_number(rest[0]):
+        rest = rest[1:]  # the reduction
+    if len(rest) in (COLUMNS + 1, 2 * COLUMNS + 1):
+        rest = rest[1:]  # the root
+    if len(rest) not in (COLUMNS, 2 * COLUMNS) or not all(map(_is_number, rest[:3])):
+        allowed = "size, count, type, redop, root, time, algbw, busbw, #wrong (twice) as nccl-tests prints them"
+        raise InputError(f"{path}:{number}", " ".join(line.split())[:80], allowed)
+    seconds, algbw, busbw = (float(each) for each in rest[:3])
+    wrong = rest[3]
+    if not isfinite(seconds) or seconds <= 0:
+        raise InputError(f"{path}:{number}", rest[0], "a time above 0 (us)")
+    if wrong != "N/A" and not (_is_number(wrong) and float(wrong) < 1):  # old versions: the largest error
+        raise InputError(f"{path}:{number}", f"{wrong} wrong values", "0: results that are right, or N/A: not checked")
+    return float(size), seconds * US, busbw / algbw if algbw >= 1 else 0.0
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _factor(operation: str, ranks: int) -> float:
+    """Return busbw over algbw as nccl-tests defines it."""
+    shares = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+    return shares[operation] * (ranks - 1) / ranks if operation in shares else 1.0
+
+
+def _operation(path: Path, text: str, rows: list[tuple[float, float, float]], ranks: int) -> str:
+    """Return which collective a log is of; where its bandwidths can say so, they have to agree."""
+    factor = next((factor for _, _, factor in reversed(rows) if factor), 0.0)
+    stated = STARTING.search(text)
+    name = stated[1] if stated else next((n for n in OPERATIONS if n in _plain(path)), "")
+    if not name and isclose(factor, _factor("all_reduce", ranks), rel_tol=CLOSE) and ranks > 2:
+        name = "all_reduce"
+    if name not in OPERATIONS:
+        told = name or "neither its text nor its name says of which collective"
+        raise InputError(str(path), told, f"one of {', '.join(OPERATIONS)} (in the name of the file)")
+    found = OPERATIONS[name]
+    if factor and not isclose(factor, _factor(found, ranks), rel_tol=CLOSE):
+        told = f"{name} of {ranks} ranks with busbw {factor:.3g} times algbw"
+        raise InputError(
+            str(path), told, f"{_factor(found, ranks):.3g} times: a log of that collective and of all ranks"
+        )
+    return found
+
+
+def _plain(path: Path) -> str:
+    """Return the file's name as the programs are spelt: AllReduce, all-reduce and allreduce are all_reduce."""
+    name = re.sub(r"[^a-z]", "", path.name.lower())
+    for program in OPERATIONS:
+        name = name.replace(program.replace("_", ""), program)
+    return name

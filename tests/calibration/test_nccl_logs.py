@@ -1,0 +1,109 @@
+"""Logs of nccl-tests: what is read of each version, and what is refused with one clear error."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibration.nccl_logs import is_log, read_log
+from sim.specs import InputError
+from tests.calibration import nccl
+
+SIZES = 2.0 ** np.arange(3, 31, 3)
+SECONDS = 2e-5 + SIZES / 3e11
+
+OLD = """# nThread 1 nGpus 4 minBytes 1048576 maxBytes 1073741824 step: 32(factor) warmup iters: 5 iters: 20
+#
+# Using devices
+#   Rank  0 Pid  12046 on       dgx1 device  0 [0x06] Tesla V100-SXM2-16GB
+#   Rank  1 Pid  12046 on       dgx1 device  1 [0x07] Tesla V100-SXM2-16GB
+#   Rank  2 Pid  12046 on       dgx1 device  2 [0x0a] Tesla V100-SXM2-16GB
+#   Rank  3 Pid  12046 on       dgx1 device  3 [0x0b] Tesla V100-SXM2-16GB
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144   float             45.10   23.25   17.44  0e+00    44.21   23.72   17.79  5e-07
+dgx1:12046:12046 [0] NCCL INFO Launch mode Parallel
+    33554432       8388608   float            301.2   111.40   83.55  0e+00    300.1   111.81   83.86    N/A
+  1073741824     268435456   float           8202.3   130.91   98.18  0e+00   8200.0   130.94   98.21  0e+00
+# Out of bounds values : 0 OK
+"""
+
+
+def written(tmp_path, text, name="run.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("program", "operation"),
+    [("all_reduce", "all_reduce"), ("all_gather", "all_gather"), ("alltoall", "all_to_all"), ("sendrecv", "shift")],
+)
+def test_a_log_tells_ranks_hosts_sizes_and_times(tmp_path, program, operation):
+    path = written(tmp_path, nccl.log(program, (8, 8), SIZES, SECONDS))
+    found = read_log(path)
+    assert (found.operation, found.ranks, found.hosts) == (operation, 16, 2)
+    assert found.sizes.tolist() == SIZES.tolist()
+    assert found.seconds == pytest.approx(SECONDS, abs=5.1e-9)
+    assert is_log(path)
+
+
+def test_old_versions_leave_columns_out_and_the_files_name_says_which(tmp_path):
+    found = read_log(written(tmp_path, OLD, "AllGather-4.txt"))
+    assert (found.operation, found.ranks, found.hosts) == ("all_gather", 4, 1)
+    assert found.seconds.tolist() == pytest.approx([45.10e-6, 301.2e-6, 8202.3e-6])
+
+
+def test_bandwidths_tell_an_all_reduce_without_a_name(tmp_path):
+    named = nccl.log("all_reduce", (8,), SIZES, SECONDS)
+    assert read_log(written(tmp_path, named.partition("\n")[2])).operation == "all_reduce"
+
+
+def test_a_size_that_was_run_twice_counts_once_the_faster(tmp_path):
+    text = nccl.log("all_reduce", (8,), [*SIZES, *SIZES], [*SECONDS, *(2 * SECONDS)])
+    assert read_log(written(tmp_path, text)).seconds == pytest.approx(SECONDS, abs=5.1e-9)
+
+
+GOOD = nccl.log("all_reduce", (8,), SIZES, SECONDS)
+LAST = GOOD.splitlines()[-4]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD.replace("#  Rank", "#  rank"), "got '0 ranks'; allowed: the lines '#  Rank"),
+        (nccl.log("all_reduce", (1,), SIZES, SECONDS), "1 ranks"),
+        (nccl.log("all_reduce", (8, 7), SIZES, SECONDS), "7 + 8 ranks'; allowed: as many ranks on every host"),
+        (nccl.log("all_reduce", (8,), [], []), "no size"),
+        (GOOD.replace(LAST, LAST.replace("      0 ", "     12 ", 1)), "12 wrong values"),
+        (GOOD.replace(LAST, " ".join(LAST.split()[:7])), "as nccl-tests prints them"),
+        (GOOD.replace(LAST.split()[5], "-1.0", 1), "a time above 0"),
+        (GOOD.replace(LAST.split()[5], "nan", 1), "a time above 0"),
+        (GOOD.replace("all_reduce_perf", "hypercube_perf"), "'hypercube'; allowed: one of all_reduce"),
+        (GOOD.replace("all_reduce_perf", "all_gather_perf"), "all_gather of 8 ranks with busbw 1.75 times algbw"),
+        (OLD, "neither its text nor its name says"),
+    ],
+)
+def test_other_logs_are_refused_by_file_and_reason(tmp_path, text, told):
+    with pytest.raises(InputError) as caught:
+        read_log(written(tmp_path, text))
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "run.log"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.integers(0, len(GOOD)), st.text(max_size=40))
+def test_a_damaged_log_is_read_or_refused(tmp_path, at, put):
+    path = written(tmp_path, GOOD[:at] + put + GOOD[at + len(put) :])
+    try:
+        found = read_log(path)
+    except InputError:
+        return
+    assert found.ranks >= 2 and np.all(found.seconds > 0) and np.all(np.isfinite(found.seconds))
+
+
+def test_other_files_are_no_logs(tmp_path):
+    assert not is_log(written(tmp_path, "size,count,type\n8,2,float\n"))
+    assert not is_log(tmp_path / "absent.log")

@@ -1,0 +1,181 @@
+"""Collectives of one's own cluster: parameters behind made logs are found; what logs do not tell stays the base's."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibration import cli, own_links
+from calibration.nccl_logs import Log
+from calibration.own_links import SWITCH, Timings, calibrate_links, fitted, predict, timings
+from calibration.store import SESSION
+from sim.costs.profile import load_profile
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Plan
+from sim.specs.catalog import device, models
+from tests.calibration import nccl
+
+BASE = "h100-sxm-80gb"
+SIZES = 2.0 ** np.arange(10, 34)
+SLOWER = {"inter_efficiency": 0.6, SWITCH: 0.52, "intra_alpha": 1.5e-5, "intra_efficiency_gather": 0.7}
+PROGRAMS = {"all_to_all": "alltoall", "shift": "sendrecv"}
+
+
+def parameters(name=BASE, **changes):
+    return {k: v for k, v in (load_profile(name).collectives | changes).items() if v}
+
+
+def made(operation, hosts, known, name=BASE, noise=0.02):
+    """Return a log of what a cluster with these parameters would measure."""
+    n, k = sum(hosts), len(SIZES)
+    log = Log(None, operation, n, len(hosts), SIZES, np.ones(k))
+    t = timings([log], device(name))
+    shaken = np.exp(np.random.default_rng(n).normal(0, noise, k))
+    return replace(log, seconds=predict(t, device(name), known) * shaken)
+
+
+def as_text(log):
+    program = PROGRAMS.get(log.operation, log.operation)
+    return nccl.log(program, [log.ranks // log.hosts] * log.hosts, log.sizes, log.seconds)
+
+
+def wrote(tmp_path, *logs):
+    paths = [tmp_path / f"{n}.log" for n in range(len(logs))]
+    for path, log in zip(paths, logs, strict=True):
+        path.write_text(as_text(log))
+    return paths
+
+
+def test_the_parameters_behind_the_logs_are_found():
+    known = parameters(**SLOWER)
+    logs = [made("all_reduce", (8,), known), made("all_gather", (8,), known), made("all_reduce", (8,) * 4, known)]
+    found = fitted(logs, load_profile(BASE), device(BASE))
+    mine = found.profile.collectives
+    for name in SLOWER.keys() - {"intra_alpha"}:
+        assert mine[name] == pytest.approx(SLOWER[name], rel=0.06), name
+    first, further = (sum(p[k] * n for k, n in (("intra_alpha", 1), ("intra_alpha_rank", 7))) for p in (known, mine))
+    assert further == pytest.approx(first, rel=0.05)  # one number of ranks tells their sum
+    assert max(each.fitted.mape for each in found.errors) < 3 < min(each.base.mape for each in found.errors)
+    assert [each.shape for each in found.errors] == ["8", "8", "4 x 8"]
+    assert found.profile.models == load_profile(BASE).models
+    assert "logs of nccl-tests" in found.profile.collectives_source
+
+
+def test_what_logs_do_not_tell_stays_or_keeps_its_ratio():
+    base, known = parameters(), parameters(**SLOWER)
+    outside = fitted([made("all_reduce", (8,) * 4, known)], load_profile(BASE), device(BASE)).profile.collectives
+    assert {k: v for k, v in outside.items() if not k.startswith("inter")} == pytest.approx(
+        {k: v for k, v in base.items() if not k.startswith("inter")}
+    )
+    gathers = fitted([made("all_gather", (8,), known)], load_profile(BASE), device(BASE)).profile.collectives
+    ratio = base["intra_efficiency_reduce"] / base["intra_efficiency_gather"]
+    assert gathers["intra_efficiency_reduce"] / gathers["intra_efficiency_gather"] == pytest.approx(ratio, rel=1e-4)
+    assert (gathers["inter_efficiency"], gathers[SWITCH]) == (base["inter_efficiency"], base[SWITCH])
+
+
+def test_start_up_by_rank_is_told_by_several_numbers_of_ranks():
+    known = parameters("a100-sxm-80gb", intra_alpha_rank=2e-5)
+    logs = [made("all_reduce", (n,), known, "a100-sxm-80gb") for n in (2, 4, 8)]
+    found = fitted(logs, load_profile("a100-sxm-80gb"), device("a100-sxm-80gb"))
+    assert found.profile.collectives["intra_alpha_rank"] == pytest.approx(2e-5, rel=0.1)
+
+
+def test_rings_where_no_switch_reduces():
+    rings = parameters(intra_efficiency_reduce=0.7, **{SWITCH: 0.0})
+    found = fitted([made("all_reduce", (8,), rings), made("all_gather", (8,), rings)], load_profile(BASE), device(BASE))
+    assert SWITCH not in found.profile.collectives
+    assert found.profile.collectives["intra_efficiency_reduce"] == pytest.approx(0.7, rel=0.05)
+
+
+def test_other_collectives_are_predicted_and_shown():
+    known = parameters(**SLOWER)
+    logs = [made("all_gather", (8,), known), *(made(o, (8, 8), known) for o in ("all_reduce", "shift", "all_to_all"))]
+    found = {e.operation: e for e in fitted(logs, load_profile(BASE), device(BASE)).errors}
+    assert found["shift"].fitted.mape < 4 < found["shift"].base.mape
+    assert found["all_to_all"].fitted.mape < 4 < found["all_to_all"].base.mape
+
+
+def test_trays_of_one_fast_domain_are_one_domain():
+    t = timings([Log(None, "all_reduce", 72, 18, SIZES, np.ones(len(SIZES)))], device("gb200"))
+    assert {*t.n_in.tolist()} == {72.0} and {*t.n_out.tolist()} == {1.0}
+
+
+def test_predictions_are_the_simulators(tmp_path):
+    """A step over the written profile takes what its collectives take longer."""
+    known = parameters(inter_efficiency=0.3)
+    calibrate_links(wrote(tmp_path, made("all_reduce", (8,) * 4, known)), tmp_path / "mine", BASE)
+    plan = Plan(tp=8, dp=4, global_batch=64, zero=1, overlap_dp=False)
+    model = models["opt-6.7b"]
+    before, after = (
+        simulate(model, Cluster.of(BASE, nodes=4, profile=p), plan) for p in (BASE, str(tmp_path / "mine"))
+    )
+    slower = after.breakdown_s["dp"] / before.breakdown_s["dp"]
+    assert slower == pytest.approx(load_profile(BASE).collectives["inter_efficiency"] / 0.3, rel=0.1)
+    assert after.breakdown_s["compute"] == pytest.approx(before.breakdown_s["compute"], rel=1e-6)
+    assert any(line.startswith("collectives: logs of nccl-tests") for line in after.assumptions)
+
+
+def test_a_profile_with_own_links_is_a_base_again(tmp_path):
+    known = parameters(**SLOWER)
+    first = calibrate_links(wrote(tmp_path, made("all_gather", (8,), known)), tmp_path / "one", BASE)
+    second = calibrate_links(wrote(tmp_path, made("all_reduce", (8,) * 4, known)), tmp_path / "two", str(first.device))
+    again = calibrate_links(
+        wrote(tmp_path, made("all_reduce", (8,) * 4, known)), tmp_path / "three", str(tmp_path / "one")
+    )
+    assert second.device == again.device == BASE
+    held = load_profile(str(tmp_path / "three")).collectives
+    assert held["intra_efficiency_gather"] == first.profile.collectives["intra_efficiency_gather"]
+    assert held["inter_efficiency"] == pytest.approx(0.6, rel=0.05)
+
+
+def test_what_cannot_be_fitted_is_refused_and_nothing_written(tmp_path):
+    good = made("all_gather", (8,), parameters())
+    few = replace(good, sizes=SIZES[:2], seconds=good.seconds[:2])
+    small = replace(good, sizes=SIZES[:8], seconds=good.seconds[:8])
+    for logs, base, told in (
+        ([good], None, "--base: missing; required"),
+        ([good], "h900", "--base: got 'h900'"),
+        ([good], "cpu", "--base: got 'cpu'; allowed: a GPU's profile"),
+        ([few], BASE, "2 sizes inside a node"),
+        ([small], BASE, "the largest 131 kB"),
+        ([made("shift", (8,), parameters())], BASE, "a log of one of all_reduce"),
+        ([replace(good, ranks=16)], BASE, "16 ranks on a host"),
+    ):
+        with pytest.raises(InputError) as caught:
+            calibrate_links(wrote(tmp_path, *logs), tmp_path / "out", base)
+        assert told in str(caught.value), told
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_measuring_session_is_not_written_over(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / SESSION).write_text("{}")
+    with pytest.raises(InputError, match="whose profile would be lost"):
+        calibrate_links(wrote(tmp_path, made("all_gather", (8,), parameters())), tmp_path / "out", BASE)
+    assert not (tmp_path / "out" / "profile.json").exists()
+
+
+def test_the_command_tells_errors_and_the_job(tmp_path, monkeypatch):
+    paths = wrote(tmp_path, made("all_gather", (8,), parameters(**SLOWER)), made("all_reduce", (8, 8), parameters()))
+    given = [str(p) for p in paths]
+    table = CliRunner().invoke(cli.app, ["--from", *given, "--base", BASE, "--out", str(tmp_path / "mine")])
+    assert table.exit_code == 0 and "2 x 8" in table.stdout and "all_gather" in table.stdout
+    assert f"cluster: {{device: {BASE}, profile: {tmp_path / 'mine'}}}" in table.stderr
+    told = CliRunner().invoke(cli.app, ["--from", *given, "--base", BASE, "--out", str(tmp_path / "again"), "--json"])
+    data = json.loads(told.stdout)
+    assert data["parameters"]["intra_efficiency_gather"]["value"] == pytest.approx(0.7, rel=0.05)
+    assert [e["operation"] for e in data["errors"]] == ["all_gather", "all_reduce"]
+    (tmp_path / "runs.csv").write_text("id,source\n")
+    with pytest.raises(InputError, match="logs of nccl-tests alone"):
+        cli.calibrate(first=[*paths, tmp_path / "runs.csv"], base=BASE, out=tmp_path / "x")
+    with pytest.raises(InputError, match="--base tells how far"):
+        cli.calibrate(first=paths, against=BASE, out=tmp_path / "x")
+
+
+def test_timings_of_several_logs_lie_side_by_side():
+    logs = [made("all_gather", (8,), parameters()), made("all_reduce", (8, 8), parameters())]
+    t = timings(logs, device(BASE))
+    assert isinstance(t, Timings) and len(t.size) == 2 * len(SIZES)
+    assert own_links.predict(t.where(t.n == 8), device(BASE), parameters()) == pytest.approx(logs[0].seconds, rel=0.1)
