@@ -13,11 +13,13 @@ from rich.table import Table
 
 from calibration.errors import summary, table
 from calibration.nccl_logs import is_log
+from calibration.own_site import site_command
 from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.specs.files import checked_folder, print_json
+from sim.validation.jobs import is_table_of_jobs
 from sim.validation.table import is_runs, read_runs
 from sim.validation.validate import expressed
 
@@ -31,7 +33,7 @@ COUNTS: Mapping[str, tuple[str, tuple[Mode, ...]]] = {
         ("--suite", "--budget", "--seed", "--resume", "--despite-load"), ("--device", ("kernels", "networks"))
     ),
     "--no-check": ("--suite smoke or full", ("kernels",)),
-    "--base": ("--trace, --suite tbd or logs of nccl-tests", ("trace", "networks", "links")),
+    "--base": ("--trace, --suite tbd, logs of nccl-tests or runs", ("trace", "networks", "links", "runs")),
     **dict.fromkeys(("--size", "--samples"), ("--suite tbd", ("networks",))),
     **dict.fromkeys(("--only", "--date"), ("--from without tables of training runs", ("tables",))),
 }
@@ -76,7 +78,7 @@ def calibrate(
 
     What is written is a profile folder, which a job names as cluster.profile.
     With --from, formats are recognised by header; tables of measured training runs give run-level parameters.
-    Logs of nccl-tests (all_reduce_perf ...) give the collectives of --base as they are on one's own cluster.
+    With --base a profile of one's own cluster is written: its collectives by logs of nccl-tests, its run level by runs.
     With --from and --against nothing is written: a profile's errors on these timings are shown (samples.parquet too).
     """
     progress = Console(stderr=True)
@@ -100,7 +102,7 @@ def calibrate(
 
         links_command(paths, out, base, as_json)
     elif mode == "runs":
-        _run_level(paths, out, as_json, progress)
+        _run_level(paths, out, base, as_json, progress)
     else:
         _public(paths, out, only, DATE if date is None else date, as_json, progress)
 
@@ -115,9 +117,7 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
         if device is not None or trace is not None or not paths:
             raise InputError("--against", against, "left out, or with --from and its files alone")
         if any(map(is_log, paths)):
-            raise InputError(
-                "--against", against, "left out: of logs of nccl-tests --base tells how far a profile is off"
-            )
+            raise InputError("--against", against, "left out: with logs of nccl-tests --base tells how far one is off")
         return "against"
     if trace is not None:
         if device is not None or paths:
@@ -139,7 +139,7 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
         if others := [str(path) for path in paths if path not in logs]:
             raise InputError("--from", ", ".join(others), f"logs of nccl-tests alone, as {logs[0]}")
         return "links"
-    return "runs" if is_runs(paths[0]) else "tables"
+    return "runs" if is_runs(paths[0]) or is_table_of_jobs(paths[0]) else "tables"
 
 
 def _check_once(paths: list[Path]) -> None:
@@ -210,7 +210,12 @@ def _against(name: str, paths: list[Path], as_json: bool) -> None:
         Console(markup=False, emoji=False).print(table(*found))
 
 
-def _run_level(paths: list[Path], out: Path, as_json: bool, progress: Console) -> None:
+def _run_level(paths: list[Path], out: Path, base: str | None, as_json: bool, progress: Console) -> None:
+    if base is not None:
+        site_command(paths, out, base, as_json)
+        return
+    if any(map(is_table_of_jobs, paths)):
+        raise InputError("--base", None, "required with tables of jobs: the profile that they ran on")
     cases, refused = expressed([row for path in paths for row in read_runs(path) if "time" in row.uses])
     for reason, runs in Counter(each.reason for each in refused).most_common():
         progress.print(f"{runs} of {len(cases) + len(refused)} runs not used: {reason}", markup=False, soft_wrap=True)

@@ -31,7 +31,9 @@ def fit_sets(cases: Sequence[Case]) -> dict[str, RunLevelSet]:
     """
     sources = sorted({case.row.source for case in cases})
     if len(sources) < 2:
-        raise InputError("--from", sources, "measured runs of at least two sources")
+        raise InputError(
+            "--from", sources, "measured runs of at least two sources, or --base: of one cluster on a profile"
+        )
     by = {s: [c for c in cases if c.row.source == s] for s in sources}
     without = {s: fit_run_level([c for c in cases if c.row.source != s]) for s in sources}
     errors = {s: log_errors(by[s], without[s]) for s in sources}

@@ -13,14 +13,15 @@ from rich.progress import Progress, TaskID
 from sim.catalog import names
 from sim.cli.exam import YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
-from sim.costs.run_level import RunLevelSet, run_level
+from sim.costs.run_level import RunLevelSet, read_site, run_level
 from sim.specs import InputError
 from sim.specs.files import is_folder, print_json
 from sim.units import digits3
 from sim.validation.accuracy import accuracy, write_accuracy
+from sim.validation.jobs import distinct, is_table_of_jobs, read_cases, read_jobs
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
-from sim.validation.validate import Validation, data, expressed, summary, validate
+from sim.validation.validate import Validation, data, predicted, summary, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
 ABLATION_HELP = "Write the errors of every source without each cost term in turn as a CSV file."
@@ -31,7 +32,9 @@ def validate_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="CSV tables of measured runs, as notebooks/data/ptdp.csv; required columns: " + ", ".join(REQUIRED)
+            help="CSV tables of measured runs, as notebooks/data/ptdp.csv; required columns: "
+            + ", ".join(REQUIRED)
+            + "; or job, step_time_s"
         ),
     ],
     profile: Annotated[
@@ -48,9 +51,10 @@ def validate_command(
     """Predict measured runs: errors, order, regret and coverage beside two trivial baselines."""
     checked_files({"--csv": table, "--ablation": without}, *runs, *([site] if site else []))
     _checked_profile(profile)
-    tables = {file: read_runs(file) for file in runs}
+    own = {} if exam or without else {file: read_jobs(file, profile) for file in runs if is_table_of_jobs(file)}
+    tables = {file: [c.row for c in own[file]] if file in own else read_runs(file) for file in runs}
     rows = [row for held in tables.values() for row in held]
-    _distinct("RUNS", rows)
+    distinct("RUNS", rows)
     named = _names(tables)
     if exam or without:
         for option, value in {"--profile": profile, "--site": site, "--csv": table}.items():
@@ -64,7 +68,12 @@ def validate_command(
     results: dict[Path, Validation] = {}
     with Progress(console=progress_console, transient=True) as bar:
         for file, held in tables.items():
-            results[file] = validate(held, predict, profile, partial(_shown, bar, bar.add_task(file.name)))
+            shown = partial(_shown, bar, bar.add_task(file.name))
+            results[file] = (
+                Validation(predicted(own[file], predict, shown), (), ())
+                if file in own
+                else validate(held, predict, profile, shown)
+            )
     if fitted:
         _tell_others(fitted, results.values())
     if table:
@@ -103,19 +112,16 @@ def _names(files: Collection[Path]) -> dict[Path, str]:
     return {file: file.stem if times[file.stem] == 1 else str(file) for file in files}
 
 
-def _distinct(place: str, rows: list[Measured]) -> None:
-    twice = [name for name, times in Counter(row.id for row in rows).items() if times > 1]
-    if twice:
-        raise InputError(place, twice[0], "every run once over all tables")
-
-
 def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLevelSet | None:
-    """Return the parameters fitted to the site's runs where there are some; these may not be the rows under test."""
+    """Return the parameters fitted to the site's runs, or those that lie in the profile; None without either.
+
+    Raises:
+        InputError: a run of the site is one under test.
+    """
     if site is None:
-        return None
-    known = read_runs(site)
-    _distinct("--site", known + rows)
-    cases, skipped = expressed(known, profile)
+        return read_site(profile) if profile else None
+    cases, skipped = read_cases([site], profile)
+    distinct("--site", [*(case.row for case in cases), *rows])
     if skipped:
         progress_console.print(f"--site: {len(skipped)} of {len(cases) + len(skipped)} rows skipped", highlight=False)
         print_reasons(skipped, progress_console)

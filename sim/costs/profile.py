@@ -21,7 +21,7 @@ from sim.specs.catalog import device, devices, is_device_file
 from sim.specs.cluster import MIXED
 from sim.specs.device import Device
 from sim.specs.fields import InputError, read, real, spec, whole
-from sim.specs.files import is_folder, load_mapping
+from sim.specs.files import is_folder, load_mapping, state
 from sim.specs.plan import ProductKernel
 from sim.units import si
 
@@ -409,7 +409,7 @@ def load_profile(name: str, products: str | None = None) -> Profile:
     if name in _shipped_names():
         return _shipped(name) if products is None else _shipped_with(name, products)
     if is_folder(Path(name)) and (Path(name) / "profile.json").is_file():
-        return _in_folder(name, products, _state(Path(name) / "profile.json"), _state(Path(name) / LEARNED))
+        return _in_folder(name, products, state(Path(name) / "profile.json"), state(Path(name) / LEARNED))
     if is_device_file(name):
         return _derived(device(name), products)
     if MIXED in name:
@@ -418,15 +418,6 @@ def load_profile(name: str, products: str | None = None) -> Profile:
         allowed = f"a folder with profile.json: none is shipped for {name}, `trainsim calibrate` measures your own"
         raise InputError("cluster.profile", name, allowed)
     raise InputError("cluster.profile", name, f"a folder with profile.json or one of {', '.join(names('profiles'))}")
-
-
-def _state(file: Path) -> tuple[int, ...]:
-    """Return what tells one state of a file from another, nothing where there is none."""
-    try:
-        status = file.stat()
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=64)

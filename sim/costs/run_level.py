@@ -7,18 +7,22 @@ from every public source, and one per source that leaves it out, so that a sourc
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
+from hashlib import sha256
 from math import exp
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from sim.catalog import data
+from sim.catalog import data, names
 from sim.specs.cluster import Cluster
-from sim.specs.fields import InputError, read, real, spec
+from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.files import load_mapping, state
 
 Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
-FILE = "run-level.json"
+FILE, SITE = "run-level.json", "site.json"
+"""The shipped sets, and the set of one's own cluster, which lies beside the profile that it was fitted with."""
 
 
 @spec
@@ -86,6 +90,46 @@ def run_level(left_out: str | None = None) -> RunLevelSet:
     return sets.get(left_out or "all", sets["all"])
 
 
+@spec
+class Site:
+    """What `site.json` holds: a set fitted to runs of one cluster, and the SHA-256 of the `profile.json` beside it."""
+
+    schema_version: Annotated[int, whole(1, 1)] = 1
+    profile_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")]
+    run_level: RunLevelSet
+
+
+def read_site(profile: str) -> RunLevelSet | None:
+    """Return the set in a profile folder; None where `profile` is another one, or nobody has fitted any.
+
+    Raises:
+        InputError: the file is damaged, or the profile beside it is another one since.
+    """
+    folder = Path(profile)
+    if profile in names("profiles") or not (folder / SITE).is_file():
+        return None
+    return _site(folder, state(folder / SITE), state(folder / "profile.json"))
+
+
+@lru_cache(maxsize=64)
+def _site(folder: Path, *_: tuple[int, ...]) -> RunLevelSet:
+    place = folder / SITE
+    held = read(Site, load_mapping(place), str(place))
+    if held.profile_sha256 != profile_sha256(folder):
+        again = f"trainsim calibrate --from RUNS.csv --base {folder} --out {folder}"
+        allowed = f"that of the profile beside it, which was written anew: `{again}` fits the runs to it"
+        raise InputError(f"{place}.profile_sha256", held.profile_sha256, allowed)
+    return held.run_level
+
+
+def profile_sha256(folder: Path) -> str:
+    """Return the SHA-256 of a folder's profile as it is on the disk; raises InputError where it cannot be read."""
+    try:
+        return sha256((folder / "profile.json").read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(str(folder / "profile.json"), error.strerror, "a readable file") from None
+
+
 ON_HOST = RunLevelSet(
     parameters=RunLevel(),
     sigma_log=0.1,
@@ -95,13 +139,15 @@ ON_HOST = RunLevelSet(
 
 
 def level_of(cluster: Cluster) -> RunLevelSet:
-    """Return the set that predicts runs on the cluster's devices: fitted to all sources, or that of hosts.
+    """Return the set that predicts runs on the cluster's devices: the site's own, fitted to all sources, or of hosts.
 
-    Processes of one host slow each other by what their profile has measured of that.
+    Processes of one host slow each other by what their profile has measured of that. Of a mixed cluster all members'
+    profiles have to hold the same site.
     """
     members = cluster.members
     if not all(member.hardware.on_host for member in members):
-        return run_level()
+        sites = {read_site(member.profile) for member in members}
+        return (sites.pop() if len(sites) == 1 else None) or run_level()
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
 
     beside = load_profile(members[0].profile).beside

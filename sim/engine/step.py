@@ -267,7 +267,8 @@ class Step:
             *((PAIRS,) if any(self.timeline.schedule.fused) and not self.contention else ()),
             *self.learned,
             *between_steps(self.level.parameters, self.plan.software_year, self.step_time_s),
-            f"ranks laid out {self.plan.rank_order}, innermost first; run level: {self.level.source}",
+            f"ranks laid out {self.plan.rank_order}, innermost first",
+            f"run level: {self.level.source}",
         )
 
     @property

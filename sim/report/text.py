@@ -29,8 +29,8 @@ from sim.tuner.tune import Tuned
 from sim.units import HOUR_S, counted, digits3, grouped, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
-ORIGINS = ("profile ", "the chip of ", "collectives: logs of ")
-"""How those of a step's assumptions begin that say whose kernels, and which own collectives, were timed."""
+ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", "run level: fitted to runs of the site")
+"""How those of a step's assumptions begin that say whose kernels were timed, and what is known of one's own cluster."""
 
 
 def answer(step: Step) -> str:

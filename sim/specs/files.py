@@ -157,6 +157,15 @@ def mapping_of(
     return raw
 
 
+def state(file: Path) -> tuple[int, ...]:
+    """Return what tells one state of a file from another, nothing where there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def text_of(path: Path, most: int) -> str:
     """Return the UTF-8 text of a file of at most `most` bytes, of a `.gz` file those unpacked.
 

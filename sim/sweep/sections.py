@@ -255,7 +255,7 @@ def files_in(data: Any) -> Iterable[Path]:
     for value in values:
         yield from files_in(value)
     if isinstance(data, str) and Path(data).is_absolute():
-        for path in (Path(data), Path(data, "profile.json"), Path(data, "learned.json")):
+        for path in (Path(data), *(Path(data, name) for name in ("profile.json", "learned.json", "site.json"))):
             if path.is_file():
                 yield path
 

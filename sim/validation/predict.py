@@ -113,19 +113,28 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     timed = [case for case in cases if "time" in case.row.uses]
     if not timed:
         raise InputError("--site", len(cases), "a table with at least one row to score by its step time")
-    sources = {case.row.source for case in timed}
-    # A shipped set leaves one source out; of several the others would be known to it.
-    prior = run_level(sources.pop()).parameters if len(sources) == 1 else None
-    first = halved([case.row.group or case.row.id for case in timed])
-    halves = [[case for case, mine in zip(timed, first, strict=True) if mine == half] for half in (True, False)]
-    errors = [log_errors(b, fit_run_level(a, prior, offsets=False)) for a, b in (halves, halves[::-1]) if a and b]
+    errors = by_halves(timed)
     sigma = spread([np.concatenate(errors)]) if errors else run_level().sigma_log
     return RunLevelSet(
-        parameters=fit_run_level(timed, prior, offsets=False),
+        parameters=fit_run_level(timed, _prior(timed), offsets=False),
         sigma_log=max(sigma, LEAST_SIGMA),
         devices=tuple(sorted({case.cluster.device for case in timed})),
-        source=f"fitted to {len(timed)} run{'s' if len(timed) > 1 else ''} of the site",
+        source=f"fitted to runs of the site ({len(timed)})",
     )
+
+
+def _prior(timed: Sequence[Case]) -> RunLevel | None:
+    """A shipped set leaves one source out; of several the others would be known to it."""
+    sources = {case.row.source for case in timed}
+    return run_level(sources.pop()).parameters if len(sources) == 1 else None
+
+
+def by_halves(timed: Sequence[Case]) -> list[NDArray[np.float64]]:
+    """Return the log errors of each half of the runs (by group) by the parameters of the other, none of one group."""
+    first = halved([case.row.group or case.row.id for case in timed])
+    halves = [[case for case, mine in zip(timed, first, strict=True) if mine == half] for half in (True, False)]
+    prior = _prior(timed)
+    return [log_errors(b, fit_run_level(a, prior, offsets=False)) for a, b in (halves, halves[::-1]) if a and b]
 
 
 def log_errors(cases: Sequence[Case], parameters: RunLevel) -> NDArray[np.float64]:

@@ -127,6 +127,13 @@ def validate(
         for row in rows
         if not row.uses & SCORED
     ]
+    return Validation(predicted(cases, predict, progress, chunk), tuple(skipped), tuple(not_scored))
+
+
+def predicted(
+    cases: Sequence[Case], predict: Predictor, progress: Progress | None = None, chunk: int | None = CHUNK
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every case; `progress` and `chunk` as of `validate`."""
     outcomes: list[Outcome] = []
     size = chunk or max(1, len(cases))
     for begin in range(0, len(cases), size):
@@ -134,7 +141,7 @@ def validate(
         outcomes += [Outcome(case, answer) for case, answer in zip(part, predict(part), strict=True)]
         if progress:
             progress(len(outcomes), len(cases))
-    return Validation(tuple(outcomes), tuple(skipped), tuple(not_scored))
+    return tuple(outcomes)
 
 
 def expressed(rows: Sequence[Measured], profile: str | None = None) -> tuple[list[Case], list[Reason]]:

@@ -173,7 +173,7 @@ def test_runs_that_cannot_be_used_are_told(invoke, tmp_path):
         made.writeheader()
         made.writerows(rows)
     with redirect_stderr(StringIO()) as told, pytest.raises(InputError, match="at least two sources"):
-        _run_level([path], tmp_path / "p", False, Console(stderr=True, width=200))
+        _run_level([path], tmp_path / "p", None, False, Console(stderr=True, width=200))
     assert f"1 of {len(rows)} runs not used: plan.tp: got 7" in told.getvalue()
 
 
@@ -183,7 +183,7 @@ def test_runs_that_cannot_be_used_are_told(invoke, tmp_path):
         *((TRACE, option, "--device") for option in (("--suite", "smoke"), ("--budget", "9m"), ("--seed", "0"))),
         *((mode, flag, "--device") for mode in (TRACE, TABLES, RUNS) for flag in (("--resume",), ("--despite-load",))),
         *((mode, ("--no-check",), "--suite smoke or full") for mode in (NETWORKS, TRACE, TABLES)),
-        *((mode, ("--base", "cpu"), "--trace, --suite tbd or logs of nccl-tests") for mode in (DEVICE, TABLES, RUNS)),
+        *((mode, ("--base", "cpu"), "--trace, --suite tbd, logs of nccl-tests or runs") for mode in (DEVICE, TABLES)),
         (TRACE, ("--size", "full"), "--suite tbd"),
         *((mode, ("--date", "x"), "--from without tables of training runs") for mode in (DEVICE, TRACE, RUNS)),
         (RUNS, ("--only", "l4"), "--from without tables of training runs"),

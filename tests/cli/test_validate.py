@@ -176,7 +176,7 @@ def test_a_site_of_other_devices_is_told(validate, tmp_path, device, told) -> No
     path = write(tmp_path / "runs.csv", {"device": "a100-sxm-80gb"})
     site = write(tmp_path / "site.csv", {"id": "earlier", "device": f"{device}-sxm-80gb"})
     code, out, err = validate(path, "--site", site)
-    assert code == 0 and "fitted to 1 run of the site" in out
+    assert code == 0 and "fitted to runs of the site (1)" in out
     assert ("--site: its runs are of h100-sxm-80gb, none of a100-sxm-80gb" in err) == told
 
 

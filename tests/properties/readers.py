@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from calibration.loading.generated import read_manifest as read_generated
 from calibration.loading.results import read_results as read_loading
 from calibration.measured import read_rows
 from calibration.memory import SIMULATED, DeviceMemory, load_memory
+from calibration.nccl_logs import is_log, read_log
 from calibration.published.tables import MAX_BYTES, read_public
 from calibration.store import SESSION, load_session
 from calibration.taskmap.results import read_results as read_kernels
@@ -47,6 +49,7 @@ from sim.cluster.throughput_files import read_throughputs
 from sim.cluster.trace import read_trace as read_jobs
 from sim.costs.learned import FILE as LEARNED
 from sim.costs.learned import read_learned
+from sim.costs.run_level import SITE, Site, read_site, run_level
 from sim.decentralized.accuracy import read_runs as read_short_runs
 from sim.decentralized.setting import Decentralized
 from sim.engine.memory_trace import read_trace as read_memory_trace
@@ -73,11 +76,14 @@ from sim.validation.executed import read_evidence as read_executed
 from sim.validation.gavel import CELLS, published_runs
 from sim.validation.gavel_results import read_study
 from sim.validation.gavel_study import published
+from sim.validation.jobs import is_table_of_jobs
+from sim.validation.jobs import read_jobs as read_job_times
 from sim.validation.market_published import PublishedCost
 from sim.validation.market_results import read_market_study
 from sim.validation.staged import read_staged
 from sim.validation.table import is_runs, read_runs
 from sim.validation.traces import read_trace
+from tests.calibration import nccl
 from tests.calibration.published.test_profiles import COLLECTIVE_FILES, KERNEL_FILES
 from tests.calibration.traces import kernel, op
 from tests.cluster import test_trace
@@ -184,6 +190,18 @@ def public(name: str) -> Text:
     )
 
 
+def of_a_site() -> str:
+    """Return run-level parameters of a site whose profile is empty."""
+    held = Site(profile_sha256=sha256(b"{}").hexdigest(), run_level=run_level())
+    return json.dumps(asdict(held))
+
+
+def read_of_a_site(path: Path) -> object:
+    """Read them, beside that profile."""
+    (path.parent / "profile.json").write_text("{}", "utf-8")
+    return read_site(str(path.parent))
+
+
 PUBLIC = (
     *(f"kernels/{name}.csv" for name in KERNEL_FILES),
     *(f"collectives/{name}" for name in COLLECTIVE_FILES),
@@ -266,6 +284,11 @@ READERS: Mapping[str, Text] = {
     "short runs": ("r.csv", lambda: head("decentralized-grid.csv"), read_short_runs),
     "journal": ("j.jsonl", lambda: '{"name": "a", "seconds": 1.5}\n{"name": "b", "seconds": 2}\n', read_journal),
     "runs": ("r.csv", lambda: head("ptdp.csv"), read_runs),
+    "table of jobs": (
+        "own.csv",
+        lambda: f"job,step_time_s\n{ROOT}/notebooks/jobs/gpt3-175b-plan.yaml,40\n",
+        lambda path: (is_table_of_jobs(path), read_job_times(path)),
+    ),
     "kind of table": ("r.csv", lambda: head("ptdp.csv"), is_runs),
     "staged runs": staged(0),
     "staged plans": staged(1),
@@ -277,6 +300,12 @@ READERS: Mapping[str, Text] = {
     "profiled kernels": ("t.json", lambda: json.dumps({"traceEvents": PROFILED}), read_tree),
     "memory trace": ("m.jsonl", lambda: "\n".join(test_memory_trace.LINES), read_memory_trace),
     "learned": (LEARNED, lambda: json.dumps(test_learned.raw()), lambda path: read_learned(path.parent, "0" * 64)),
+    "site": (SITE, of_a_site, read_of_a_site),
+    "nccl-tests": (
+        "all_reduce.log",
+        lambda: nccl.log("all_reduce", (4, 4), (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)),
+        lambda path: (is_log(path), read_log(path)),
+    ),
     "session": (SESSION, lambda: (PROFILE / SESSION).read_text("utf-8"), lambda path: load_session(path.parent)),
     "state": (STATE, lambda: json.dumps({"a": RECORD}), lambda path: load_state(path.parent)),
     "memory": ("memory.json", lambda: MEMORY, load_memory),

@@ -45,6 +45,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     ),
     "what this process has written, or was shipped with": (
         "calibration/from_trace.py: _shape",
+        "calibration/own_site.py: _write",
         "calibration/gpu_session.py: contention",
         "calibration/gpu_session.py: load_result",
         "calibration/gpu_session.py: pack",
@@ -67,7 +68,8 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/loading/decoding.py: prepared_image",
         "calibration/loading/sources.py: Files.read",
         "calibration/storage.py: _read",
-        "sim/sweep/grid.py: _contents",
+        "sim/costs/run_level.py: profile_sha256",
+        "sim/sweep/sections.py: contents",
     ),
     "tensors of a checkpoint, whose sum of bytes was compared before (tests/calibration/checkpointing)": (
         "calibration/checkpointing/async_save.py: AsyncSave.load",

@@ -1,0 +1,119 @@
+"""Run-level parameters of the user's own cluster, from a few earlier runs on it, beside the profile of its kernels."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibration.folder import alone
+from sim.catalog import names
+from sim.costs.profile import load_profile, profile_name, profile_text
+from sim.costs.run_level import SITE, RunLevelSet, Site, profile_sha256, read_site, run_level
+from sim.specs.fields import InputError
+from sim.specs.files import json_text, print_json, write_atomically
+from sim.validation.jobs import read_cases
+from sim.validation.metrics import Floats
+from sim.validation.predict import by_halves, fit_site, log_errors
+from sim.validation.validate import Reason
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was fitted, and what speaks for it.
+
+    runs: of them fitted; before: log errors by the run-level parameters so far, a number a run; left_out: of each half
+    by those fitted to the other, empty where all runs are of one group; skipped: runs that cannot be predicted.
+    """
+
+    site: RunLevelSet
+    before: Floats
+    left_out: Floats
+    skipped: tuple[Reason, ...]
+    device: str
+
+
+def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
+    """Write `out`/site.json: run-level parameters that fit the runs of `read_cases`, beside the profile `base`.
+
+    Whatever takes `out` as its profile then predicts with them; `out` may be the folder `base` itself.
+
+    Raises:
+        InputError: no run with a step time that can be predicted; runs of several devices; `base` is no profile;
+            `out` holds another profile, or cannot be written.
+    """
+    try:
+        profile = load_profile(base)
+    except InputError as error:
+        raise InputError("--base", base, error.allowed) from None
+    held, skipped = read_cases(tables, base)
+    cases = [case for case in held if "time" in case.row.uses]
+    devices = sorted({case.cluster.device for case in cases})
+    if len(devices) != 1:
+        told = ", ".join(devices) or f"{len(skipped)} runs that cannot be predicted"
+        why = f" ({skipped[0].reason})" if skipped else ""
+        raise InputError("--from", told, f"runs of one cluster with use_for = time and a step time{why}")
+    found = fit_site(cases)
+    before = log_errors(cases, _so_far(base, cases[0].row.source).parameters)
+    left_out = np.concatenate([*by_halves(cases), np.zeros(0)])
+    with alone(out):
+        _write(out, base, profile_text(profile), found)
+    return Fitted(found, before, left_out, tuple(skipped), devices[0])
+
+
+def _so_far(base: str, source: str) -> RunLevelSet:
+    try:
+        held = read_site(base)
+    except InputError:  # damaged, or of another profile: what is fitted now takes its place
+        held = None
+    return held or run_level(source)
+
+
+def _write(out: Path, base: str, profile: str, found: RunLevelSet) -> None:
+    held, own = out / "profile.json", Path(base) / "profile.json"
+    try:
+        if not (held.exists() and base not in names("profiles") and own.exists() and held.samefile(own)):
+            if held.exists() and held.read_text(encoding="utf-8") != profile:
+                raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
+            write_atomically(held, profile)
+        site = Site(profile_sha256=profile_sha256(out), run_level=found)
+        write_atomically(out / SITE, json_text(asdict(site)))
+    except OSError as error:
+        raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
+
+
+def _percent(logs: Floats) -> float:
+    return 100 * float(np.mean(np.abs(np.exp(logs) - 1)))
+
+
+def site_command(tables: Sequence[Path], out: Path, base: str, as_json: bool) -> None:
+    """Do what `trainsim calibrate --from RUNS --base PROFILE` does: fit, write, and tell how far the runs are off."""
+    progress = Console(stderr=True)
+    with progress.status("fitting run-level parameters"):
+        found = calibrate_site(tables, out, base)
+    for reason, runs in Counter(each.reason for each in found.skipped).most_common():
+        progress.print(f"{runs} of {len(found.before) + runs} runs not used: {reason}", markup=False, soft_wrap=True)
+    errors: dict[str, Any] = {
+        "runs": len(found.before),
+        "before_mape": _percent(found.before),
+        "other_half_mape": _percent(found.left_out) if len(found.left_out) else None,
+    }
+    if as_json:
+        print_json({"path": str(out / SITE), "device": found.device, "site": asdict(found.site), "errors": errors})
+        return
+    made = Table("parameter", "shipped", "site", box=box.SIMPLE, padding=(0, 1, 0, 0), caption=str(out / SITE))
+    shipped = asdict(run_level().parameters)
+    for name, value in asdict(found.site.parameters).items():
+        made.add_row(name, f"{shipped[name]:.3g}", f"{value:.3g}")
+    made.add_row("spread (log)", f"{run_level().sigma_log:.3g}", f"{found.site.sigma_log:.3g}")
+    Console(markup=False, emoji=False).print(made)
+    halves = f", {errors['other_half_mape']:.1f} % by those fitted to the other half" if len(found.left_out) else ""
+    told = f"{errors['runs']} runs: {errors['before_mape']:.1f} % off by the parameters so far{halves}"
+    progress.print(told, markup=False, highlight=False, soft_wrap=True)
+    job = f"cluster: {{device: {found.device}, profile: {profile_name(out)}}}"
+    progress.print(job, markup=False, highlight=False, soft_wrap=True)

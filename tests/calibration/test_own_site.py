@@ -1,0 +1,164 @@
+"""A few runs of one's own cluster fit the run level of a profile folder, and everything predicts with it."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from calibration import cli
+from calibration.own_site import calibrate_site
+from sim.cli import app
+from sim.costs.profile import load_profile
+from sim.costs.run_level import SITE, RunLevel, level_of, run_level
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError
+from sim.specs.job import Job
+from sim.sweep.sections import contents
+from sim.tuner.tune import tune
+from sim.validation.jobs import read_jobs
+
+BASE, SLOWER = "h100-sxm-80gb", 1.25
+PLANS = [{"tp": t, "micro_batch": m, "global_batch": 64, "zero": 1} for t in (2, 4, 8) for m in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Six jobs and a table of what they took on a cluster that is a quarter slower than told."""
+    folder = tmp_path_factory.mktemp("runs")
+    lines, random = ["job,step_time_s"], np.random.default_rng(2)
+    for n, plan in enumerate(PLANS):
+        job = {"model": "llama3-8b", "cluster": {"device": BASE, "nodes": 1}, "plan": plan}
+        (folder / f"{n}.yaml").write_text(yaml.safe_dump(job))
+        held = Job.load(folder / f"{n}.yaml")
+        took = simulate(held.model, held.cluster, held.plan).step_time_s * SLOWER * random.uniform(0.98, 1.02)
+        lines.append(f"{n}.yaml,{took}")
+    (folder / "own.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(runs):
+    return calibrate_site([runs / "own.csv"], runs / "ours", BASE)
+
+
+@pytest.fixture(scope="module")
+def ours(runs, found):
+    return str(runs / "ours")
+
+
+def test_runs_of_the_site_are_predicted_by_others_of_it(found):
+    before, left_out = (np.abs(errors).mean() for errors in (found.before, found.left_out))
+    assert before > 0.15 and left_out < 0.05
+    assert len(found.before) == len(found.left_out) == len(PLANS)
+    assert found.site.devices == (BASE,) and not found.skipped
+
+
+def test_whatever_names_the_folder_predicts_with_it(ours):
+    cluster = Cluster.of(BASE, nodes=2, profile=ours)
+    assert level_of(cluster) == level_of(Cluster.of(BASE, profile=ours)) != run_level()
+    job = Job.load(f"{ours}/../0.yaml")
+    plain, own = (simulate(job.model, Cluster.of(BASE, nodes=1, profile=p), job.plan) for p in (BASE, ours))
+    assert own.step_time_s == pytest.approx(SLOWER * plain.step_time_s, rel=0.06)
+    assert own.step_time_interval_s[1] / own.step_time_s < plain.step_time_interval_s[1] / plain.step_time_s
+    assert "run level: fitted to runs of the site (6)" in own.assumptions
+    best = tune(job.model, Cluster.of(BASE, nodes=1, profile=ours), global_batch=64).best.step
+    assert best.level == own.level
+    assert load_profile(ours) == load_profile(BASE)
+
+
+def test_a_site_counts_among_the_files_of_a_sweep(ours):
+    assert {name.rpartition("/")[2] for name in contents({"profile": ours})} >= {"profile.json", SITE}
+
+
+def test_validate_takes_the_folder_as_a_site(runs, ours):
+    table = str(runs / "own.csv")
+    plain, own = (
+        json.loads(CliRunner().invoke(app, ["validate", table, "--profile", p, "--json"]).stdout) for p in (BASE, ours)
+    )
+    assert own["summary"]["time"]["mape"] < 5 and plain["summary"]["time"]["mape"] > 15
+    assert list(own["run_level"]) == ["site"]
+    (runs / "first.csv").write_text("".join((runs / "own.csv").read_text().splitlines(keepends=True)[:4]))
+    by_half = CliRunner().invoke(app, ["validate", table, "--site", str(runs / "first.csv"), "--json"])
+    assert json.loads(by_half.stdout)["summary"]["time"]["mape"] < 6
+
+
+def test_a_profile_written_anew_asks_for_a_new_fit(runs, ours, tmp_path):
+    out = tmp_path / "ours"
+    copytree(ours, out)
+    text = (out / "profile.json").read_text()
+    (out / "profile.json").write_text(text.replace('"kernel_sigma_log"', ' "kernel_sigma_log"'))
+    with pytest.raises(InputError, match=r"site.json.profile_sha256.*was written anew: `trainsim calibrate --from"):
+        level_of(Cluster.of(BASE, profile=str(out)))
+    calibrate_site([runs / "own.csv"], out, str(out))
+    assert level_of(Cluster.of(BASE, profile=str(out))) != run_level()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"schema_version": 2}, "site.json.schema_version: got 2"),
+        ({"run_level": {}}, "site.json.run_level.parameters: missing"),
+        ({"profile_sha256": "x"}, "site.json.profile_sha256: got 'x'"),
+        ({"more": 1}, "site.json.more"),
+    ],
+)
+def test_a_damaged_site_is_one_error(ours, tmp_path, change, told):
+    held = json.loads(Path(ours, SITE).read_text())
+    (tmp_path / "profile.json").write_text(Path(ours, "profile.json").read_text())
+    (tmp_path / SITE).write_text(json.dumps(held | change))
+    with pytest.raises(InputError) as caught:
+        level_of(Cluster.of(BASE, profile=str(tmp_path)))
+    assert told in str(caught.value)
+
+
+def test_a_mixed_cluster_has_a_site_where_all_its_profiles_hold_it(ours):
+    groups = [{"device": d, "nodes": 1, "profile": p} for d, p in ((BASE, ours), ("h200-sxm-141gb", ours))]
+    assert level_of(Cluster(groups=groups)) != run_level()
+    assert level_of(Cluster(groups=[groups[0], {"device": "a100-sxm-80gb", "nodes": 1}])) == run_level()
+
+
+def test_what_is_no_site_is_refused_and_nothing_written(runs, tmp_path):
+    (tmp_path / "other.csv").write_text("job,step_time_s\n")
+    (tmp_path / "two.csv").write_text(f"job,step_time_s\n{runs}/0.yaml,3\na100.yaml,3\n")
+    (tmp_path / "a100.yaml").write_text((runs / "0.yaml").read_text().replace(BASE, "a100-sxm-80gb"))
+    for name, base, told in (
+        ("other.csv", BASE, "runs of one cluster"),
+        ("two.csv", BASE, "a100-sxm-80gb, h100-sxm-80gb"),
+        ("two.csv", "h900", "--base: got 'h900'"),
+    ):
+        with pytest.raises(InputError) as caught:
+            calibrate_site([tmp_path / name], tmp_path / "out", base)
+        assert told in str(caught.value)
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "profile.json").write_text("{}")
+    with pytest.raises(InputError, match="a folder without another profile than h100"):
+        calibrate_site([runs / "own.csv"], tmp_path / "taken", BASE)
+    assert (tmp_path / "taken" / "profile.json").read_text() == "{}" and not (tmp_path / "taken" / SITE).exists()
+
+
+def test_the_command_tells_before_and_after(runs, tmp_path):
+    given = ["--from", str(runs / "own.csv"), "--base", BASE, "--out", str(tmp_path / "mine")]
+    table = CliRunner().invoke(cli.app, given)
+    assert table.exit_code == 0 and "gemm_slowdown" in table.stdout
+    assert "6 runs: " in table.stderr and "by those fitted to the other half" in table.stderr
+    assert f"profile: {tmp_path / 'mine'}" in table.stderr
+    with pytest.raises(InputError, match="--base: missing; required with tables of jobs"):
+        cli.calibrate(first=[runs / "own.csv"], out=tmp_path / "x")
+
+
+def test_one_run_takes_the_spread_of_others_and_json_says_so(runs, tmp_path):
+    (tmp_path / "one.csv").write_text(f"job,step_time_s\n{runs}/0.yaml,5.5\n")
+    given = ["--from", str(tmp_path / "one.csv"), "--base", BASE, "--out", str(tmp_path / "mine"), "--json"]
+    told = json.loads(CliRunner().invoke(cli.app, given).stdout)
+    assert told["errors"]["runs"] == 1 and told["errors"]["other_half_mape"] is None
+    assert told["site"]["sigma_log"] == run_level().sigma_log
+    assert set(told["site"]["parameters"]) == {*RunLevel.__dataclass_fields__}
+
+
+def test_the_runs_are_the_cases_of_the_table(runs):
+    assert len(read_jobs(runs / "own.csv", BASE)) == len(PLANS)
