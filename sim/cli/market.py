@@ -28,6 +28,7 @@ from sim.market.renting import every_steps
 from sim.market.results import Rental
 from sim.market.strategies import STRATEGIES, strategy
 from sim.market.strategies.base import Strategy
+from sim.market.strategies.dynamic import UniformProgress
 from sim.market.strategies.study import Baseline
 from sim.market.together import rent_together
 from sim.report.cluster import answer_cluster
@@ -106,6 +107,8 @@ def simulate_command(
     """Simulate a job that rents: cost, hours, moves, its path, and the least it could have cost."""
     checked_files({"--html": html}, throughputs, *prices, *([availability] if availability else []))
     _checked({"--every-hours": every_hours, "--step-hours": step_hours, "--deadline-hours": deadline_hours}, along)
+    if deadline_hours is None and strategy_name == UniformProgress.name:
+        raise InputError("--deadline-hours", None, f"required with --strategy {UniformProgress.name}")
     where = _Where(cloud or None, region or None, device or None, reference)
     market = _market(prices, where, billing)
     speeds = _Speeds.read(throughputs)
@@ -331,6 +334,8 @@ def _along(
         return tuple((f"{row.usd_per_hour:g} USD an hour", row.rental) for row in rows)
     found = []
     for name in STRATEGIES:
+        if name == UniformProgress.name and asked.job.deadline_s is None:
+            continue  # there is no line to keep up with
         try:
             found.append((name, asked.rented(_strategy(name, where))[0]))
         except InputError as error:

@@ -98,7 +98,18 @@ def test_the_same_job_along(market, along, first):
     names = [row["name"] for row in data["along"]]
     assert len(names) > 2
     assert first is None or names[0] == first
-    assert first is not None or {"baseline", "dynamic", "uniform_progress"} <= set(names)
+    assert first is not None or {"baseline", "dynamic"} <= set(names)
+
+
+def test_uniform_progress_needs_a_deadline(market):
+    given = ("simulate", "--strategy", "uniform_progress")
+    code, out, err = market(*given)
+    assert (code, out) == (2, "")
+    assert err.strip() == "error: --deadline-hours: missing; required with --strategy uniform_progress"
+    assert told(market(*given, "--deadline-hours", "9", *FREE))["strategy"] == "uniform_progress"
+    along = ("simulate", "--along", "strategies", *FREE)
+    rows = [{row["name"] for row in told(market(*along, *more))["along"]} for more in ((), ("--deadline-hours", "9"))]
+    assert rows[1] - rows[0] == {"uniform_progress"}
 
 
 def test_begins_on_other_days(market):
@@ -121,7 +132,7 @@ def test_words_and_page(market, tmp_path):
     assert code == 0
     assert "dynamic: net ends after" in out
     assert "never taken away" in out
-    assert "uniform_progress" in out
+    assert "gpu_type" in out
     assert "net, rented by dynamic" in page.read_text("utf-8")
 
 
