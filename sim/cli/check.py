@@ -9,7 +9,7 @@ import typer
 
 from sim.cli.kinds import KINDS, recognised
 from sim.cli.output import console
-from sim.costs.profile import load_profile
+from sim.costs.inputs import profiles_of
 from sim.engine.step import simulate
 from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
@@ -104,8 +104,7 @@ def _job(raw: dict[str, Any], folder: Path) -> tuple[list[InputError], list[str]
     if job is None:
         return problems, [], ()
     try:
-        for member in job.cluster.members:
-            load_profile(member.profile)
+        profiles_of(job.cluster)
         job = replace(job, cluster=priced(job.cluster, job.prices, job.training))
         if job.plan:
             return _planned(job)

@@ -295,10 +295,27 @@ def runs_on(recipe: Precision, device: Device) -> bool:
     return not scaled and {recipe.gemm.forward, recipe.gemm.dgrad, recipe.gemm.wgrad} <= set(device.rates)
 
 
+def profiles_of(cluster: Cluster, products: str | None = None) -> list[Profile]:
+    """Return the profiles of a cluster's `members`, each as `load_profile` does.
+
+    Raises:
+        InputError: as `load_profile`; one that a group names and that does not exist under the group's field.
+    """
+    found = []
+    for n, member in enumerate(cluster.members):
+        try:
+            found.append(load_profile(member.profile, products))
+        except InputError as error:
+            if not cluster.groups or error.path != "cluster.profile":
+                raise
+            raise InputError(f"cluster.groups.{n}.profile", error.value, error.allowed) from None
+    return found
+
+
 def check_served(plan: Plan, cluster: Cluster) -> None:
     """Refuse a precision that a device of the cluster, or its profile, does not serve; raises InputError."""
-    for member in cluster.members:
-        check_precision(plan, load_profile(member.profile))
+    for member, profile in zip(cluster.members, profiles_of(cluster), strict=True):
+        check_precision(plan, profile)
         precision_values(plan.precision, member)
 
 

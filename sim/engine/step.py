@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sim.costs import offload, spread, stage, usage
+from sim.costs.inputs import profiles_of
 from sim.costs.layers.issue import MODULES, in_core
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
@@ -380,9 +381,9 @@ def simulate(
     if not (isinstance(guests, Sequence) and all(callable(guest) for guest in guests)):
         raise InputError("guests", guests, "functions of a `World` that yield its events")
     placed = plan.on(model, cluster)
-    level = level or level_of(cluster)
     # The least certain of the devices speaks for a mixed cluster.
-    profiles = [load_profile(m.profile, plan.product_kernel) for m in cluster.members]
+    profiles = profiles_of(cluster, plan.product_kernel)
+    level = level or level_of(cluster)
     profile = max(profiles, key=lambda p: step_sigma(p, level))
     costs = slowest(model, cluster, placed, level)
     if plan.offloads:

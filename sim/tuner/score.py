@@ -159,10 +159,8 @@ def _fewest(part: "Part") -> tuple[dict[str, Floats], NDArray[np.bool_]] | None:
 
 def _on_members(space: Space) -> list[tuple[Space, Profile]]:
     """Return the space on each device of its cluster."""
-    return [
-        (replace(space, cluster=m), load_profile(m.profile, space.kept.get("product_kernel")))
-        for m in space.cluster.members
-    ]
+    profiles = inputs.profiles_of(space.cluster, space.kept.get("product_kernel"))
+    return [(replace(space, cluster=m), p) for m, p in zip(space.cluster.members, profiles, strict=True)]
 
 
 def _learned(space: Space, profile: Profile) -> Any:

@@ -359,6 +359,8 @@ def _check_precision(name: str, cluster: Cluster) -> None:
     try:
         inputs.check_served(read(Plan, {"global_batch": 1, "precision": name}), cluster)
     except InputError as error:
+        if error.path.startswith("cluster."):
+            raise
         raise InputError("tune.knobs.precision", name, error.allowed) from None
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from sim.costs.inputs import profiles_of
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
@@ -69,9 +70,10 @@ def compared(model: Model, cluster: Cluster, global_batch: int, ways: Iterable[s
     """Yield what each of `ways` (names of `WAYS`) finds.
 
     Raises:
-        InputError: no such way.
+        InputError: no such way, or a profile of the cluster cannot be read.
     """
     case = Case(model, cluster, global_batch)
+    profiles_of(cluster)  # where it does not exist nothing would seem to fit
     for name in ways:
         if name not in WAYS:
             raise InputError("ways", name, f"one of {', '.join(WAYS)}")

@@ -13,6 +13,7 @@ from sim.tuner.solvers.exact import exact
 from sim.tuner.space import default_knobs
 from sim.tuner.staged import search_stages
 from sim.tuner.stages import StageTables
+from sim.tuner.tune import tune
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.tuner.worse import solve_alike, solve_without_surplus
@@ -150,3 +151,14 @@ def test_shipped_cases_are_jobs(path) -> None:
     name, size, device = path.stem.split("-")
     assert job.model.name == f"{name}-{size}" and str(job.cluster.device).startswith(device)
     assert job.model.parameters == pytest.approx(float(size[:-1]) * 1e9, rel=0.12)
+
+
+def test_a_profile_that_does_not_exist_is_not_nothing_fits() -> None:
+    lost = Cluster.of(
+        groups=[{"device": "l4", "gpus_per_node": 2}, {"device": "l4", "gpus_per_node": 2, "profile": "x"}]
+    )
+    with pytest.raises(InputError, match=r"^cluster\.groups\.1\.profile: got 'x'"):
+        next(compared(MODEL, lost, 32, ["megatron"]))
+    for knobs in ({}, {"precision": ["bf16"]}):
+        with pytest.raises(InputError, match=r"^cluster\.groups\.1\.profile: got 'x'"):
+            tune(MODEL, lost, 32, knobs)
