@@ -89,6 +89,24 @@ def _by_option() -> Iterator[None]:
         raise InputError(f"{OPTION_OF[field_]}{dot}{name}", error.value, error.allowed, error.also) from None
 
 
+@contextmanager
+def _by_jobs(trace: Path | None, cluster: str) -> Iterator[None]:
+    """Name what was given in errors about a job: the trace that has it, or the devices that a drawn one runs on."""
+    try:
+        yield
+    except InputError as error:
+        job, _, name = error.path.partition(".")
+        if not job.startswith("jobs["):
+            raise
+        number = job[len("jobs[") : -1]
+        if trace is not None:
+            raise InputError(f"{trace}, job {number}, {name}", error.value, error.allowed) from None
+        allowed = f"a type with room and a throughput for every drawn job, also for {error.value} (job {number})"
+        if name == "scale_factor":
+            allowed = f"at least {error.value} devices of one type for job {number}, or --multi-gpu left out"
+        raise InputError("--cluster", cluster, allowed) from None
+
+
 @app.command("simulate")
 @_by_option()
 def simulate_command(
@@ -137,7 +155,8 @@ def simulate_command(
     weights = _entity_weights(entity_weights, held if isinstance(held, tuple) else ())
     made = _policies(policy, seed, gavel_parity, parts, {"--entity-weights": entity_weights, "--inside": inside})
     divides = made()
-    with _progress(given.count or (len(held) if isinstance(held, tuple) else None)) as told:
+    count = given.count or (len(held) if isinstance(held, tuple) else None)
+    with _by_jobs(trace, cluster), _progress(count) as told:
         found = simulate(
             held, given.throughputs, devices, divides, rounds, spread=given.spread, switch_s=costs,
             usd_per_hour=prices, entity_weights=weights, window=span, seed=seed, progress=told.update,

@@ -176,3 +176,18 @@ def test_what_is_missing_is_named(trainsim):
     assert "--throughputs: missing; required" in trainsim("cluster", "simulate", "--cluster", "1:1:1", "--jobs", 2)[2]
     _, _, err = trainsim("cluster", "simulate", "--cluster", "1:1:1", "--throughputs", TABLE)
     assert "--trace" in err and "exactly one of --trace and --jobs" in err
+
+
+def test_a_job_that_has_no_room_is_told_by_the_option_that_brought_it(trainsim, tmp_path):
+    """A drawn job's number and its scale_factor are nothing that was stated."""
+    more = "at least 8 devices of one type for job 0, or --multi-gpu left out"
+    code, _, err = drawn(trainsim, "--multi-gpu")
+    assert (code, err.strip()) == (2, f"error: --cluster: got '2:2:2'; allowed: {more}")
+    table, trace = tmp_path / "two.csv", tmp_path / "one.trace"
+    table.write_text("job_type,scale_factor,device,steps_per_s\nnet,1,v100,2\nnet,1,k80,0\n")
+    more = "a type with room and a throughput for every drawn job, also for net (job 0)"
+    assert f"--cluster: got 'k80=1'; allowed: {more}" in drawn(trainsim, table=table, cluster="k80=1")[2]
+    trace.write_text("ResNet-18 (batch size 16)\t\t\t\t0\t10\t4\t1\t-1\t0\n")
+    given = ("--throughputs", TABLE, "--cluster", "2:2:2", "--trace", trace)
+    code, _, err = trainsim("cluster", "simulate", *given)
+    assert code == 2 and f"error: {trace}, job 0, scale_factor: got 4; allowed: at most 2 devices" in err
