@@ -368,8 +368,8 @@ def _error(model: KernelModel, name: str) -> str:
     return "given" if found is None else f"{found:.2g}"
 
 
-def write_laid_over(path: Path, joined: Joined) -> None:
-    """Write the page of a measured step over the simulated one to `path`: the figure, and errors by kind of action."""
+def laid_over(joined: Joined) -> str:
+    """Return the page of a measured step over the simulated one: the figure, and errors by kind of action."""
     rows = [
         [e.kind, str(e.n), f"{signed(e.bias_percent, 3)} %", f"{e.mape:.3g} %", si(e.median_start_error_s, "s")]
         for e in joined.errors()
@@ -377,7 +377,7 @@ def write_laid_over(path: Path, joined: Joined) -> None:
     headings = ("action", ""), ("measured", ""), ("simulated sum over measured", ""), ("mean error", ""), ("start", "")
     title = f"Measured over simulated: {joined.timeline.schedule.name}"
     shown = m.figure("timelines", lambda theme: measured(joined, theme=theme), LAID_OVER, m.table(headings, rows))
-    write_atomically(path, document(title, f"<header><h1>{escape(title)}</h1></header>\n{m.section('Step', shown)}"))
+    return document(title, f"<header><h1>{escape(title)}</h1></header>\n{m.section('Step', shown)}")
 
 
 LAID_OVER = (

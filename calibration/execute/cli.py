@@ -1,9 +1,10 @@
 """`trainsim execute`: a plan run for real on this machine, beside its prediction."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import asdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -30,13 +31,13 @@ from calibration.execute.measure import (
 from calibration.execute.predict import Predicted, assumptions, pipeline_ranks, predict
 from calibration.execute.processes import ExecutionError
 from calibration.execute.versions import check_torch
-from calibration.folder import alone
+from calibration.folder import alone, made
 from calibration.instruments import usable_cores
 from sim.plans.plan_file import load_plan
 from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
-from sim.specs.files import checked_folder, print_json
+from sim.specs.files import checked_folder, none_left_empty, print_json, write_all
 from sim.units import si
 from sim.validation.traces import join
 
@@ -89,23 +90,23 @@ def execute_command(
     setting = Setting(device, steps, seed, timeout_s, port, traces)
     other = read_order(order) if order else None
     held = load_plan(job).job
+    if task and learning:
+        raise InputError("--learn", True, "left out with --task: nothing is run")
+    run, predicted = planned(held, device, other, most)
+    _check_traced(predicted, traces)
     if task:
-        if learning:
-            raise InputError("--learn", True, "left out with --task: nothing is run")
-        run, predicted = planned(held, device, other, most)
-        _check_traced(predicted, traces)
         _tell_task(task, prepare(run, setting, task), as_json)
         return
-    learner = target(held, planned(held, device, other, most)[0], device, despite_load) if learning else None
+    learner = target(held, run, device, despite_load) if learning else None
     # Of two lessons at once one would be lost.
-    with alone(learner, "--learn") if learner else nullcontext():
+    with alone(learner, "--learn") if learner else nullcontext(), _kept(traces) as kept:
         try:
-            row = execute(held, setting, nobody if despite_load else others, other, most)
+            row = execute(held, replace(setting, traces=kept), nobody if despite_load else others, other, most)
         except ExecutionError as error:
             progress.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
-        if traces:
-            progress.print(f"measured over simulated: {lay_over(row, traces)}", markup=False, soft_wrap=True)
+        if traces and kept:
+            progress.print(f"measured over simulated: {lay_over(row, kept, traces)}", markup=False, soft_wrap=True)
         lesson = learn(learner, held, row) if learner else None
     assumed = assumptions(held.model, held.cluster, held.plan, row.case.plan) if held.plan else ()
     assumed += row.checked.lines("cluster.profile") if row.checked else ()
@@ -116,6 +117,17 @@ def execute_command(
     Console(markup=False, emoji=False).print(table([row]), by_process(row))
     for line in [*assumed, *factors(row.predicted), *(lesson.lines() if lesson else ())]:
         Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _kept(traces: Path | None) -> Iterator[Path | None]:
+    """Yield a folder for a while in which processes leave their traces, None where none are asked for."""
+    if traces is None:
+        yield None
+        return
+    with none_left_empty(traces), TemporaryDirectory(prefix="trainsim-") as kept:
+        made(traces, "--traces")
+        yield Path(kept)
 
 
 def _checked(profile: str) -> "SpotCheck | None":
@@ -241,17 +253,19 @@ def _memory(peak: float, of: Predicted | Measured, process: int) -> str:
     return si(peak, "B") + (f" (host {si(host, 'B')})" if host else "")
 
 
-def lay_over(row: Row, folder: Path) -> Path:
-    """Write the page of the measured step over the simulated one beside its traces, and return its path.
+def lay_over(row: Row, traces: Path, folder: Path) -> Path:
+    """Write traces, and the page of the measured step over the simulated one, into `folder`, all or nothing; return the
+    path of the page.
 
     Of each pipeline rank the first process is shown.
     """
-    from calibration.report import write_laid_over  # noqa: PLC0415 - loads plotly
+    from calibration.report import laid_over  # noqa: PLC0415 - loads plotly
 
     if row.predicted.timeline is None:
         raise InputError("traces", None, "of a whole step")
     ranks = pipeline_ranks(PlacedPlan(row.case.plan, row.case.plan.dp, 0))
-    traces = [folder / f"trace-0-{ranks.index(rank)}.json" for rank in range(row.case.plan.pp)]
+    first = [traces / f"trace-0-{ranks.index(rank)}.json" for rank in range(row.case.plan.pp)]
     path = folder / "measured.html"
-    write_laid_over(path, join(row.predicted.timeline, traces))
+    page = laid_over(join(row.predicted.timeline, first))
+    write_all({folder / each.name: each.read_bytes() for each in traces.iterdir()} | {path: page})
     return path

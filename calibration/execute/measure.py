@@ -15,6 +15,7 @@ from calibration.folder import made
 from sim.plans.files import plain
 from sim.plans.traffic import Counted
 from sim.specs import InputError, Model, Plan
+from sim.specs.files import none_left_empty
 
 LEAST_STEPS, MOST_STEPS = 10, 10_000
 """Of a run: each adds its seconds and its loss to a process's result, two numbers of some 50 bytes, and what
@@ -122,9 +123,10 @@ def prepare(run: Run, setting: Setting, folder: Path) -> str:
     Raises:
         InputError: the folder cannot be made.
     """
-    made(folder, "--task")
     task, orders = task_of([run], setting)
-    write_task(folder, task, timeout_of([run], setting), orders)
+    with none_left_empty(folder):
+        made(folder, "--task")
+        write_task(folder, task, timeout_of([run], setting), orders)
     return f"torchrun --nproc-per-node {processes(run.plan)} -m calibration.execute.worker {quote(str(folder))}"
 
 

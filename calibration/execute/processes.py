@@ -15,9 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from calibration.folder import made
 from sim.specs import InputError
-from sim.specs.files import load_mapping, write_atomically
+from sim.specs.files import load_mapping, write_all, write_atomically
 
 POLL_S = 0.05
 GRACE_S = 5.0
@@ -46,15 +45,13 @@ def run_processes(
 ) -> list[Mapping[str, Any]]:
     """Return what every one of `task["ranks"]` processes of `command FOLDER` wrote.
 
-    orders: texts of files beside the task, by name; port: where they meet (0: any that is free); keep: where traces of
-    theirs go.
+    orders: texts of files beside the task, by name; port: where they meet (0: any that is free); keep: the folder in
+    which traces of theirs go.
 
     Raises:
-        InputError: the port is in use, or the folder `keep` cannot be made.
+        InputError: the port is in use.
         ExecutionError: a process died (with its last words), or not all had ended after `timeout_s`.
     """
-    if keep:
-        made(keep, "--traces")
     with TemporaryDirectory(prefix="trainsim-") as name, bound(port) as listener:
         folder = Path(name)
         write_task(folder, task, timeout_s, orders or {})
@@ -62,15 +59,14 @@ def run_processes(
             listener.close()
             _wait(processes, folder, timeout_s)
         for trace in folder.glob("trace-*.json") if keep else ():
-            write_atomically(Path(keep or "") / trace.name, trace.read_text("utf-8"))
+            write_atomically(Path(keep or "") / trace.name, trace.read_bytes())
         return [load_mapping(folder / f"result-{rank}.json") for rank in range(len(processes))]
 
 
 def write_task(folder: Path, task: Mapping[str, Any], timeout_s: float, orders: Mapping[str, str]) -> None:
     """Write what the worker reads; `timeout_s`: how long a process waits for another."""
-    for file, text in orders.items():
-        write_atomically(folder / file, text)
-    write_atomically(folder / "task.json", json.dumps({"timeout_s": timeout_s, **task}))
+    told = {"task.json": json.dumps({"timeout_s": timeout_s, **task})}
+    write_all({folder / file: text for file, text in {**orders, **told}.items()})
 
 
 def bound(port: int) -> socket.socket:

@@ -1,5 +1,6 @@
 """`trainsim execute`: what it prints, and what it refuses."""
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from calibration.execute import cli
+from calibration.execute import cli, processes
 from calibration.execute.holdout import Case, Row
 from calibration.execute.limits import as_executed
 from calibration.execute.measure import Measured
@@ -200,6 +201,36 @@ def test_a_folder_that_cannot_be_made_is_one_error(tmp_path, folder, monkeypatch
     monkeypatch.setattr(cli, "others", lambda: None)
     done = RUN.invoke(cli.app, [str(job(tmp_path, folder, pp=2, schedule="zb-h1")), option, "/proc/none"])
     assert isinstance(done.exception, InputError) and done.exception.path == option
+
+
+@pytest.mark.parametrize(("option", "fits"), [("--task", 1), ("--traces", 1), ("--traces", 2)])
+def test_a_full_disk_leaves_no_folder(tmp_path, folder, monkeypatch, option, fits):
+    """So many files still fit: of a task and its order, or of two traces and their page."""
+    new, given, write = tmp_path / "new", job(tmp_path, folder, pp=2, schedule="1f1b", dp=1), Path.write_bytes
+    room = [None] * fits
+
+    def until_full(draft, content):
+        if new in draft.parents:
+            if not room:
+                draft.touch()
+                raise OSError(errno.ENOSPC, "no room")
+            room.pop()
+        return write(draft, content)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    done = RUN.invoke(cli.app, [str(given), "--despite-load", option, str(new / "deep")])
+    assert isinstance(done.exception, OSError) and done.exception.errno == errno.ENOSPC
+    assert not room and not new.exists()
+
+
+def test_a_run_that_dies_leaves_no_folder_for_its_traces(tmp_path, folder, monkeypatch):
+    def dies(*_):
+        raise ExecutionError("process 0 of 2 died with exit code 1: no")
+
+    monkeypatch.setattr(processes, "_wait", dies)
+    given = job(tmp_path, folder, pp=2, schedule="1f1b", dp=1)
+    done = RUN.invoke(cli.app, [str(given), "--despite-load", "--traces", str(tmp_path / "new" / "deep")])
+    assert done.exit_code == 1 and not (tmp_path / "new").exists()
 
 
 def test_a_plan_file_whose_order_was_changed_is_not_executed(tmp_path, folder):
