@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from itertools import takewhile
 from math import floor
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +32,7 @@ from sim.sweep.sections import (
     made,
     named_files,
     names_of,
+    never_made,
     stated,
     whole_path,
     wholes_first,
@@ -346,15 +346,9 @@ class Grid:
         return [_in_axis(path, where, value, problems[0]) for where, value, problems in found if problems]
 
     def _never_made(self) -> list[InputError]:
-        """Return what refuses every value of an axis that is its section's only one."""
-        found = []
-        for section in SECTIONS:
-            paths = [path for path in self.axes if path.partition(".")[0] == section]
-            values = self._axis(paths[0]).values if len(paths) == 1 else ()
-            tried = (made(section, getattr(self, section), ((paths[0].partition(".")[2], v),)) for v in values)
-            wrong = [problems[0] for _, problems in takewhile(lambda each: each[1], tried)]
-            found += wrong[:1] if wrong and len(wrong) == len(values) else []
-        return found
+        """Return what refuses a section whatever values its axes have."""
+        axes = [self._axis(path) for path in self.axes]
+        return [p for section in SECTIONS for p in never_made(section, getattr(self, section), axes)]
 
     def _filter_problems(self) -> list[InputError]:
         found = []

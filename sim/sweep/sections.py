@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import product, takewhile
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -16,10 +18,12 @@ from sim.specs.fields import UNIONS, check, class_of, init_names
 from sim.specs.job import section_readers
 from sim.specs.model_file import read_model
 from sim.specs.rules import Spread
-from sim.sweep.numbering import Column
+from sim.sweep.numbering import Axis, Column
 
 MOST_HELD = 50_000
 """Objects of one kind that are kept."""
+MOST_TRIED = 10_000
+"""Combinations of a section's axes that are tried before a sweep: they take about a second."""
 
 Changes = tuple[tuple[str, Any], ...]
 """Fields, as paths below the section, with their values; an empty path stands for the section itself."""
@@ -89,6 +93,20 @@ def made(section: str, raw: Any, changes: Changes) -> tuple[Any, list[InputError
         return None, [error.under(section)]
     problems = problems or (_unprofiled(found) if isinstance(found, Cluster) else [])
     return (None if problems else found), problems
+
+
+def never_made(section: str, raw: Any, axes: Iterable[Axis]) -> list[InputError]:
+    """Return what refuses a section whatever values its axes have, by the first of them; nothing where a combination
+    can be made, or where there are too many to try."""
+    own = [axis for axis in axes if axis.path.partition(".")[0] == section]
+    count = prod(len(axis.values) for axis in own)
+    if not own or not count or (len(own) > 1 and count > MOST_TRIED):
+        return []
+    below = [axis.path.partition(".")[2] for axis in own]
+    rows = (wholes_first(zip(below, row, strict=True)) for row in product(*(axis.values for axis in own)))
+    tried = (made(section, raw, row)[1] for row in rows)
+    wrong = [problems[0] for problems in takewhile(bool, tried)]
+    return wrong[:1] if len(wrong) == count else []
 
 
 def _unprofiled(cluster: Cluster) -> list[InputError]:

@@ -112,6 +112,25 @@ def test_values_that_go_with_others_than_the_first_are_no_mistake(axes, possible
     assert (Evaluate(grid).outcome(0, grid.size).outcome == OK).tolist() == possible
 
 
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"model.hidden": [1000, 1002], "model.heads": [7, 11]}, "model.heads: got 7; allowed: a divisor of hidden = "),
+        ({"cluster.domain_gpus": [6, 10], "cluster.gpus_per_node": [4, 8]}, "cluster.domain_gpus: got 6; allowed: a "),
+        ({"plan.precision": ["fp32"], "plan.gradient_dtype": ["bf16"], "plan.tp": [1, 2]}, "plan.gradient_dtype: got "),
+    ],
+)
+def test_axes_of_which_no_values_go_together_are_refused_at_once(axes, message):
+    base = BASE | {"model": {"layers": 4, "hidden": 1000, "heads": 10, "vocab": 1000, "seq": 128}}
+    with pytest.raises(InputError, match=message):
+        Grid(**base, axes=axes)
+
+
+def test_so_many_combinations_that_trying_them_takes_longer_are_left_to_the_sweep():
+    axes = {"model.hidden": list(range(1001, 1202, 2)), "model.heads": list(range(1202, 1402, 2))}
+    assert Evaluate(Grid(**BASE, axes=axes)).outcome(0, 9).counts()[1] == 9
+
+
 def test_ranges_are_whole_where_the_field_is():
     axes = {
         "plan.tp": {"min": 1, "max": 8, "count": 4, "scale": "log"},
