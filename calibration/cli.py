@@ -19,6 +19,7 @@ from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
 from sim.specs.files import checked_folder, print_json
+from sim.units import many
 from sim.validation.jobs import is_table_of_jobs
 from sim.validation.table import is_runs, read_runs
 from sim.validation.validate import expressed
@@ -218,7 +219,9 @@ def _run_level(paths: list[Path], out: Path, base: str | None, as_json: bool, pr
         raise InputError("--base", None, "required with tables of jobs: the profile that they ran on")
     cases, refused = expressed([row for path in paths for row in read_runs(path) if "time" in row.uses])
     for reason, runs in Counter(each.reason for each in refused).most_common():
-        progress.print(f"{runs} of {len(cases) + len(refused)} runs not used: {reason}", markup=False, soft_wrap=True)
+        progress.print(
+            f"{runs} of {many(len(cases) + len(refused), 'run')} not used: {reason}", markup=False, soft_wrap=True
+        )
     with progress.status("fitting run-level parameters, once without each source"):
         sets = fit_sets(cases)
     written = write_sets(sets, out)

@@ -28,6 +28,7 @@ from calibration.store import Session
 from sim.costs.profile import Profile, profile_name
 from sim.specs.fields import InputError
 from sim.specs.files import print_json
+from sim.units import many
 
 KINDS = ("cpu", "cuda")
 WIDTH = 120
@@ -148,8 +149,8 @@ def _run(request: Request, check: bool, as_json: bool) -> None:
     if rows:
         console.print(holdout.table(rows))
     progress.print(
-        f"{session.measured} kernels measured, {session.flagged} of them flagged, {len(session.skipped)} skipped, "
-        f"{session.left} left by the budget; "
+        f"{many(session.measured, 'kernel')} measured, {session.flagged} of them flagged, "
+        f"{len(session.skipped)} skipped, {session.left} left by the budget; "
         f"cluster: {{device: {request.out / DEVICE_FILE}, profile: {profile_name(request.out)}}}",
         markup=False,
         soft_wrap=True,
@@ -163,7 +164,7 @@ def _fitted(request: Request, session: Session, told: Callable[[str], object]) -
     except InputError as error:
         if error.path != "samples":
             raise
-        why = f"{session.measured} kernels measured, {session.flagged} of them disturbed, {session.left} left"
+        why = f"{many(session.measured, 'kernel')} measured, {session.flagged} of them disturbed, {session.left} left"
         out = f"the budget of {session.budget_s:g} s ended first; {LONGER}" if session.left else AGAIN
         raise InputError(error.path, error.value, f"{error.allowed} ({why}): {out}") from None
 

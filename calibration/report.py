@@ -25,7 +25,7 @@ from sim.report.html import document
 from sim.report.numbers import signed
 from sim.report.theme import MARGIN, STYLES, Theme, colour, frame, mixed, safe
 from sim.specs.files import write_atomically
-from sim.units import percent, seconds, si
+from sim.units import many, percent, seconds, si
 from sim.validation.traces import Joined
 
 
@@ -58,7 +58,7 @@ def page(
     title = f"Calibration of {profile.name}"
     n = sum(len(family.samples) for family in families)
     held = sum(len(samples) for family in families for samples in family.others.values())
-    facts = f"{profile.date}; {n} kernel shapes fitted, {held} held out, {len(flagged)} flagged and left out"
+    facts = f"{profile.date}; {many(n, 'kernel shape')} fitted, {held} held out, {len(flagged)} flagged and left out"
     facts += f"; {profile.disturbed_words}" if profile.disturbed_words else ""
     body = [
         f"<header><h1>{escape(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(verdict(families), 'answer')}"

@@ -28,6 +28,11 @@ def grouped(number: int) -> str:
     return f"{number:,}".replace(",", THIN_SPACE)
 
 
+def many(number: int, what: str, plural: str = "") -> str:
+    """Return a number of things: `1 step`, `10 368 steps`, `2 axes`."""
+    return f"{grouped(number)} {what if number == 1 else plural or f'{what}s'}"
+
+
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], unit: str) -> str:
     scale, prefix = steps[0]
     for candidate, name in steps:

@@ -16,7 +16,7 @@ from calibration.guards import busy_words
 from calibration.measuring import results_console
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
-from sim.units import digits3, seconds
+from sim.units import digits3, many, seconds
 
 LEAST_ROUND_S, LEAST_S, MOST_S = 1.0, 0.1, 3600.0
 LEAST_LINK, MOST_LINK = 1e6, 1e12
@@ -55,8 +55,9 @@ def measure_command(
         print_json(told)
         return
     results_console().print(table(found, case))
-    moves = f"{case.moves_measured} moves of {seconds(case.switch_s)} in the mean, {case.moves_simulated} simulated"
-    said = f"{len(found.ran.rounds)} rounds; {moves}{busy_words(found.load)}"
+    moved = many(case.moves_measured, "move")
+    moves = f"{moved} of {seconds(case.switch_s)} in the mean, {case.moves_simulated} simulated"
+    said = f"{many(len(found.ran.rounds), 'round')}; {moves}{busy_words(found.load)}"
     progress.print(said, markup=False, highlight=False, soft_wrap=True)
 
 

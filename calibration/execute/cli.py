@@ -38,7 +38,7 @@ from sim.schedules import Schedule
 from sim.schedules.custom import read_order
 from sim.specs import InputError, Job, PlacedPlan
 from sim.specs.files import checked_folder, none_left_empty, print_json, write_all
-from sim.units import si
+from sim.units import many, si
 from sim.validation.traces import join
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def factors(predicted: Predicted) -> Iterator[str]:
     if predicted.learned_factor != 1:
         yield f"the prediction contains the learned correction x{predicted.learned_factor:.3g}"
     if predicted.crowded_factor > 1:
-        yield f"processes share {usable_cores()} cores: predicted {predicted.crowded_factor:.3g} times as long"
+        yield f"processes share {many(usable_cores(), 'core')}: predicted {predicted.crowded_factor:.3g} times as long"
 
 
 EXECUTED_AS = (

@@ -32,6 +32,7 @@ from sim.plans.files import plain
 from sim.report.text import plan_words
 from sim.specs import InputError, Job, Model, PlacedPlan
 from sim.specs.files import load_mapping, write_json
+from sim.units import many
 from sim.validation.executed import Executed
 
 REPEAT = 0.02
@@ -121,7 +122,7 @@ def run_of(model: Model, placed: PlacedPlan, predicted_s: float, measured_s: flo
         del settings[later]
     text = json.dumps([named, settings, csv], sort_keys=True)
     schedule = f", {placed.plan.schedule}" if placed.plan.pp > 1 else ""
-    sizes = f"{model.layers} layers of {model.hidden}, seq {model.seq}, vocab {model.vocab}"
+    sizes = f"{many(model.layers, 'layer')} of {model.hidden}, seq {model.seq}, vocab {model.vocab}"
     return LearnedRun(
         id=sha256(text.encode()).hexdigest()[:16],
         date=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -228,12 +229,12 @@ class Lesson:
         if self.replaced:
             said.append(f"it takes the place of its run of {self.replaced.date} (x{exp(self.replaced.log):.3g})")
         if self.dropped:
-            said.append(f"{self.dropped} executed plans were dropped: the profile was fitted anew since")
+            said.append(f"dropped: {many(self.dropped, 'executed plan')}, as the profile was fitted anew since")
         if len(same) < FEW:
             said.append(f"{len(same)} of at least {FEW} executed plans of {self.run.group}: no correction yet")
         said += [str(one) for one in self.held.corrections]
         before, after = mean_errors(leave_one_out(self.held.runs))
-        told = f"each of {len(self.held.runs)} executed plans predicted from the others alone: mean error "
+        told = f"each of {many(len(self.held.runs), 'executed plan')} predicted from the others alone: mean error "
         return [*said, f"{told}{before:.1f} % without, {after:.1f} % with corrections", f"kept in {self.path}"]
 
     def data(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from calibration.measuring import checked_seed, one_of, results_console
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.specs.loading import Topology
-from sim.units import digits3, percent, si
+from sim.units import digits3, many, percent, si
 
 ROWS: Mapping[str, str] = {
     "samples_per_s": "samples/s",
@@ -104,7 +104,7 @@ def table(found: Measured) -> Table:
     data = found.data()
     caption = (
         f"{found.predicted.why} Recommended: {si(found.predicted.recommended_cache_bytes, 'B')} of cache, "
-        f"{found.predicted.recommended_cores} cores. Predicted {found.error:+.1%} off; "
+        f"{many(found.predicted.recommended_cores, 'core')}. Predicted {found.error:+.1%} off; "
         f"others used {percent(found.others_share)} of the machine."
     )
     made = Table("", "measured", "predicted", box=box.SIMPLE, caption=caption, caption_justify="left")

@@ -13,7 +13,7 @@ from rich.table import Table
 from sim.cli.output import console, progress_console, written
 from sim.specs import InputError
 from sim.specs.files import print_json
-from sim.units import digits3
+from sim.units import digits3, many
 from sim.validation.ablation import Ablated, ablation, write_ablation
 from sim.validation.exam import PEERS, Entry, examine
 from sim.validation.table import Measured
@@ -63,7 +63,7 @@ def examined(tables: Mapping[str, list[Measured]], exam: bool, without: Path | N
     if as_json:
         print_json(answer)
     elif skipped:
-        console.print(f"{len(skipped)} of {len(cases) + len(skipped)} rows skipped", highlight=False)
+        console.print(f"{len(skipped)} of {many(len(cases) + len(skipped), 'row')} skipped", highlight=False)
         print_reasons(skipped)
 
 

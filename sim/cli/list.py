@@ -16,7 +16,7 @@ from sim.specs.device import Rate
 from sim.specs.files import print_json
 from sim.specs.schema import sections
 from sim.specs.tariffs import instances, tariffs
-from sim.units import digits3, gigabytes, grouped, si
+from sim.units import digits3, gigabytes, grouped, many, si
 
 
 def _engines() -> Mapping[str, object]:
@@ -94,7 +94,7 @@ def _doc(held: object) -> str:
 def _model(name: str) -> Entry:
     m = models[name]
     size = f"{digits3(m.parameters / 1e9)} billion parameters"
-    text = f"{size}, {m.layers} layers, hidden {m.hidden}, {m.heads} heads, sequence {m.seq}"
+    text = f"{size}, {many(m.layers, 'layer')}, hidden {m.hidden}, {many(m.heads, 'head')}, sequence {m.seq}"
     facts = {key: getattr(m, key) for key in ("parameters", "layers", "hidden", "heads", "seq")}
     return {"description": text, **facts}
 
@@ -164,7 +164,7 @@ def _tariff(name: str) -> Entry:
 def _instances(name: str) -> Entry:
     held = instances(name)
     devices = ", ".join(sorted({instance.device for instance in held.values()}))
-    text = f"{_title('instances', name)}: {len(held)} types of instances with {devices}"
+    text = f"{_title('instances', name)}: {many(len(held), 'type')} of instances with {devices}"
     return {"description": text, "instances": {type_: asdict(instance) for type_, instance in held.items()}}
 
 

@@ -40,7 +40,7 @@ from sim.specs import InputError
 from sim.specs.files import print_json, write_atomically
 from sim.specs.prices import BOOT_S, iso_utc, usual_strategy, utc_s
 from sim.specs.tariffs import MOST_USD_PER_GB, tariffs, tariffs_of
-from sim.units import DAY_S, HOUR_S
+from sim.units import DAY_S, HOUR_S, many
 
 BY_COST = "max_sum_throughput_normalized_by_cost_perf"
 BILLINGS = ("spot", "on-demand", "any")
@@ -204,7 +204,7 @@ def _traced(rates: Rates, name: str, gpus: int, market: Market) -> dict[str, flo
     try:
         return _offered(rates, name, gpus, market)
     except InputError as error:
-        raise InputError("--trace", f"{name} on {gpus} devices", error.allowed) from None
+        raise InputError("--trace", f"{name} on {many(gpus, 'device')}", error.allowed) from None
 
 
 def _work(steps: float | None, days: float | None, speed: Mapping[str, float], reference: str) -> float:

@@ -80,7 +80,8 @@ def line(now: Progress, objective: str) -> str:
 def words(counts: Counts) -> str:
     """Return the counts as text."""
     each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name))
-    return f"{counts.done:,} of {counts.total:,} configurations done ({each}), {counts.left:,} left"
+    total = f"{counts.total:,} configuration{'s' * (counts.total != 1)}"
+    return f"{counts.done:,} of {total} done ({each}), {counts.left:,} left"
 
 
 def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:

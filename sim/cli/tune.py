@@ -28,7 +28,7 @@ from sim.specs.job import Tune
 from sim.tuner.effects import effects
 from sim.tuner.stop import Stop
 from sim.tuner.tune import Tuned, tune
-from sim.units import digits3
+from sim.units import digits3, many
 
 BETWEEN = 2
 """Characters between the columns of a table, and beside them."""
@@ -214,7 +214,7 @@ def _print(found: Tuned, run: Run | None, stop: Stop) -> None:
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
     proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(
-        f"\n{found.evaluated} plans scored ({rate:,.0f}/s), {fitting_words(found)}; "
+        f"\n{many(found.evaluated, 'plan')} scored ({rate:,.0f}/s), {fitting_words(found)}; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     for line in found.assumed:

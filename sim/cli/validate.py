@@ -16,7 +16,7 @@ from sim.cli.output import checked_files, console, progress_console, written
 from sim.costs.run_level import RunLevelSet, read_site, run_level
 from sim.specs import InputError
 from sim.specs.files import is_folder, print_json
-from sim.units import digits3
+from sim.units import digits3, many
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.jobs import distinct, is_table_of_jobs, read_cases, read_jobs
 from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
@@ -88,7 +88,7 @@ def validate_command(
         _print_levels(levels)
         _print({named[file]: found for file, found in results.items()})
     if (left := sum(len(found.skipped) for found in results.values())) == len(rows) > 0:
-        raise InputError("RUNS", f"{left} of {left} rows skipped", "at least one run that can be predicted")
+        raise InputError("RUNS", f"{left} of {many(left, 'row')} skipped", "at least one run that can be predicted")
 
 
 def _shown(bar: Progress, task: TaskID, done: int, of: int) -> None:
@@ -123,7 +123,9 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
     cases, skipped = read_cases([site], profile)
     distinct("--site", [*(case.row for case in cases), *rows])
     if skipped:
-        progress_console.print(f"--site: {len(skipped)} of {len(cases) + len(skipped)} rows skipped", highlight=False)
+        progress_console.print(
+            f"--site: {len(skipped)} of {many(len(cases) + len(skipped), 'row')} skipped", highlight=False
+        )
         print_reasons(skipped, progress_console)
     return fit_site(cases)
 

@@ -10,6 +10,7 @@ from sim.cluster.jobs import ClusterJob, Kind
 from sim.cluster.state import Floats, Ints, Pairs, State
 from sim.cluster.throughputs import Throughputs
 from sim.specs.fields import InputError
+from sim.units import many
 
 NONE = -1
 
@@ -173,6 +174,7 @@ def check(job: ClusterJob, number: int, known: Throughputs, fleet: Fleet) -> Non
         raise InputError(f"{path}.job_type", job.job_type, "one of " + ", ".join(names))
     room = fleet.devices >= job.scale_factor
     if not room.any():
-        raise InputError(f"{path}.scale_factor", job.scale_factor, f"at most {fleet.devices.max()} devices of one type")
+        most = many(fleet.devices.max(), "device")
+        raise InputError(f"{path}.scale_factor", job.scale_factor, f"at most {most} of one type")
     if not (room & (known.alone[job.kind] > 0)).any():
         raise InputError(f"{path}.job_type", job.job_type, "a job with a throughput above 0 on a type that has room")

@@ -26,6 +26,7 @@ from sim.specs.model import Model
 from sim.specs.model_file import read_model
 from sim.specs.plan import Plan
 from sim.tuner.tune import tune
+from sim.units import many
 
 SOURCE = "predicted step times; intervals are the central 80 %; pairs that share devices are not predicted"
 UNABLE = ("plan.", "tune.knobs", "cluster.memory_bytes")
@@ -62,7 +63,7 @@ class JobType:
             raise InputError("global_batch", self.global_batch, "exactly one of plan (with its own) and global_batch")
         own = _devices_of(self.plan)
         if own and self.gpus not in ((), (own,)):
-            raise InputError("gpus", list(self.gpus), f"left out: the plan is for {own} devices")
+            raise InputError("gpus", list(self.gpus), f"left out: the plan is for {many(own, 'device')}")
         object.__setattr__(self, "gpus", (own,) if own else tuple(dict.fromkeys(self.gpus)) or (1,))
 
 
@@ -130,7 +131,9 @@ def predicted_throughputs(job_types: Sequence[JobType], devices: Sequence[str]) 
     for kind, row in zip(kinds, table, strict=True):
         if not row.any():
             why = next(cell.reason for cell in cells if cell.kind == kind)
-            raise InputError(f"jobs.{kind[0]}", f"{kind[1]} devices", f"a job that runs on one of the devices; {why}")
+            raise InputError(
+                f"jobs.{kind[0]}", many(kind[1], "device"), f"a job that runs on one of the devices; {why}"
+            )
     speed = (table / table.max(axis=1, keepdims=True)).mean(axis=0)
     order = np.argsort(-speed, kind="stable")
     spread = np.array([cell.interval for cell in cells]).reshape(len(kinds), len(places), 2)

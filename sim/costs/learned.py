@@ -21,7 +21,7 @@ from sim.costs.fitted import Z80, Text, Word
 from sim.specs import PlacedPlan
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping
-from sim.units import seconds
+from sim.units import many, seconds
 
 FILE = "learned.json"
 FEW = 3
@@ -190,7 +190,7 @@ class Learned:
             return f"learned corrections of {FILE} not applied: {self.off}"
         one = self.of(placed)
         if one is None:
-            known = "; ".join(f"{held.group} (x{held.factor:.3g}, {held.n} plans)" for held in self.corrections)
+            known = "; ".join(f"{held.group} (x{held.factor:.3g}, {many(held.n, 'plan')})" for held in self.corrections)
             asked = Group.of(placed) or "stages of their own, context and expert parallelism"
             return f"no learned correction for {asked}: outside of what was executed ({known or 'too few plans yet'})"
         dates = sorted(run.date for run in self.runs if run.group == one.group)

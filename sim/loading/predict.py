@@ -14,7 +14,7 @@ from sim.loading.rates import Rates, rates, setting, steady_rate
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.loading import Loading
-from sim.units import digits3, percent, si
+from sim.units import digits3, many, percent, si
 
 TOLERANCE = 0.01
 """Stalls of less than this share of an epoch are none, and this much less than the most is as good as it."""
@@ -197,8 +197,9 @@ def _why(loading: Loading, bottleneck: str, found: Rates, waiting: float, cached
     if loading.topology == "staged":
         return f"Fetching decides: {head}, as {come}; {cached} would do."
     return (
-        f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {workers} workers are best on "
-        f"these cores, and with everything cached training gets {digits3(float(found.cached))} samples/s."
+        f"Fetching decides: {head}, as {come}, and a worker prepares none meanwhile; {many(workers, 'worker')} "
+        f"{'is' if workers == 1 else 'are'} best on these cores, and with everything cached training gets "
+        f"{digits3(float(found.cached))} samples/s."
     )
 
 
@@ -208,8 +209,9 @@ def _preparing(loading: Loading, at: dict[str, Any], found: Rates, waiting: floa
     Serial workers fetch, too: on cores that prepare enough there may have to be more of them, or files come too slowly.
     """
     head = (
-        f"Preparing decides: training waits {percent(waiting)} of the time, as {loading.workers} workers on "
-        f"{loading.cores} cores prepare {digits3(float(found.prep))} samples/s; {cores} cores with"
+        f"Preparing decides: training waits {percent(waiting)} of the time, as {many(loading.workers, 'worker')} on "
+        f"{many(loading.cores, 'core')} {'prepares' if loading.workers == 1 else 'prepare'} "
+        f"{digits3(float(found.prep))} samples/s; {many(cores, 'core')} with"
     )
     there = at | {"cores": at["cores"] * cores / loading.cores}
     rate, enough = _by_workers(loading, there, most), (1 - 2 * TOLERANCE) * most
@@ -223,7 +225,7 @@ def _preparing(loading: Loading, at: dict[str, Any], found: Rates, waiting: floa
     workers = _wanted_workers(loading, there, most)
     brought = float(rate(workers))
     end = "would do" if brought >= enough else f"would bring {digits3(brought)} samples/s"
-    return f"{head} {workers} workers {end}."
+    return f"{head} {many(workers, 'worker')} {end}."
 
 
 def _assumed(loading: Loading, nodes: int) -> list[str]:

@@ -15,7 +15,7 @@ from sim.market.results import Rental
 from sim.market.strategies.base import Strategy
 from sim.specs.fields import InputError
 from sim.specs.prices import iso_utc
-from sim.units import DAY_S, HOUR_S, digits3
+from sim.units import DAY_S, HOUR_S, digits3, many
 
 LONGER = (1.5, 6.0, 24.0)
 """How many times as long as uninterrupted training a run may take, tried one after the other."""
@@ -48,7 +48,8 @@ class Asked:
         """What it rests on."""
         spot = [offer for offer in self.market.offers if offer.billing == "spot"]
         without = [offer for offer in spot if offer not in (self.available or {})]
-        return (f"{len(without)} of {len(spot)} spot offers are never taken away",) if without else ()
+        told = f"{len(without)} of {many(len(spot), 'spot offer')} {'is' if len(spot) == 1 else 'are'} never taken away"
+        return (told,) if without else ()
 
     def beyond(self, found: Rental) -> tuple[str, ...]:
         """Return how long a rental pays prices that nobody knows: those after the last change of one."""

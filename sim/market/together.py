@@ -17,6 +17,7 @@ from sim.market.jobs import Moves
 from sim.market.offers import Floats
 from sim.market.rates import Rates, rates_of
 from sim.specs.fields import InputError
+from sim.units import many
 
 
 def rent_together(
@@ -66,7 +67,7 @@ def rent_together(
         usd_per_hour=PriceTable(names, times[changes], grid.kept[changes][:, order]),
     )
     away = len(grid.offers) - len(there)
-    left = (f"{away} offers that are not there all the time are left out",) if away else ()
+    left = (f"left out: {many(away, 'offer')} not there all the time",) if away else ()
     return replace(found, assumptions=(*found.assumptions, *left, *ASSUMPTIONS))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sim.checkpointing import Advice, Simulated, Times
 from sim.checkpointing.advice import often
-from sim.units import digits3, grouped, percent, seconds, si
+from sim.units import digits3, many, percent, seconds, si
 
 
 def answer_plan(advice: Advice, times: Times) -> Iterator[str]:
@@ -39,6 +39,6 @@ def answer_simulated(found: Simulated) -> Iterator[str]:
     if found.failures:
         yield (
             f"{digits3(found.failures)} failures: each loses {seconds(found.lost_work_s)} of work, at most "
-            f"{grouped(found.max_lost_steps)} steps, and {seconds(found.down_s)} until training goes on or the run "
+            f"{many(found.max_lost_steps, 'step')}, and {seconds(found.down_s)} until training goes on or the run "
             "ends."
         )

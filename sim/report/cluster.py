@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sim.cluster.results import Simulated
 from sim.cluster.sensitivity import Sensitivity
 from sim.report.numbers import lasting
-from sim.units import digits3, grouped, percent
+from sim.units import digits3, grouped, many, percent
 
 
 def answer_cluster(found: Simulated) -> Iterator[str]:
@@ -16,9 +16,9 @@ def answer_cluster(found: Simulated) -> Iterator[str]:
         return
     window = "" if len(found.counted) == len(found.jobs) else f" ({found.counted.start}:{found.counted.stop})"
     yield (
-        f"{found.policy}: {grouped(ended)} jobs{window} end within {lasting(found.makespan_s)}, after "
-        f"{lasting(found.average_jct_s)} on average; fairness rho {digits3(found.mean_fairness)} (below 1: sooner than "
-        "on an equal share)."
+        f"{found.policy}: {many(ended, 'job')}{window} {'ends' if ended == 1 else 'end'} within "
+        f"{lasting(found.makespan_s)}, after {lasting(found.average_jct_s)} on average; fairness rho "
+        f"{digits3(found.mean_fairness)} (below 1: sooner than on an equal share)."
     )
     used = ", ".join(
         f"{name} {percent(share)}" for name, share in zip(found.types, found.utilisation.tolist(), strict=True)
@@ -27,13 +27,14 @@ def answer_cluster(found: Simulated) -> Iterator[str]:
     yield f"Devices are held {percent(found.mean_utilisation)} of the time: {used}{cost}."
     kept = f", {percent(found.leases_extended / found.leases_offered)} stay" if found.leases_offered else ""
     yield (
-        f"{grouped(found.rounds)} rounds, {grouped(found.rounds_skipped)} of them alike; shares were computed "
-        f"{grouped(found.allocations)} times; jobs moved or resumed {grouped(found.moves)} times{kept}."
+        f"{many(found.rounds, 'round')}, {grouped(found.rounds_skipped)} of them alike; shares were computed "
+        f"{many(found.allocations, 'time')}; jobs moved or resumed {many(found.moves, 'time')}{kept}."
     )
     if found.not_ended:
         yield f"Not ended: {', '.join(f'job {number}' for number in found.not_ended[:10])}."
     if found.late:
-        yield f"{grouped(len(found.late))} jobs end after their deadline."
+        late = len(found.late)
+        yield f"{many(late, 'job')} {'ends after its' if late == 1 else 'end after their'} deadline."
     yield from (f"Assumed: {text}" for text in found.assumptions)
 
 
@@ -50,6 +51,6 @@ def answer_sensitivity(found: Sensitivity) -> Iterator[str]:
     """Yield how far true speeds other than predicted move the result."""
     (a, b), (c, d) = found.makespan_interval_s, found.average_jct_interval_s
     yield (
-        f"With {found.draws} draws of the predicted speeds the makespan is {lasting(a)} to {lasting(b)}, completion "
-        f"takes {lasting(c)} to {lasting(d)} on average (central 80 %)."
+        f"With {many(found.draws, 'draw')} of the predicted speeds the makespan is {lasting(a)} to {lasting(b)}, "
+        f"completion takes {lasting(c)} to {lasting(d)} on average (central 80 %)."
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sim.decentralized import Simulated, WhatIf
 from sim.decentralized.accuracy import Estimate
 from sim.report.numbers import lasting
-from sim.units import digits3, grouped, percent, si
+from sim.units import digits3, grouped, many, percent, si
 
 AXES = {
     "bandwidth": ("links of", "B/s"),
@@ -20,7 +20,8 @@ def answer_decentralized(found: Simulated) -> Iterator[str]:
     setting = found.setting
     saved = f", {digits3(found.saving)} times less than BSP" if found.saving and found.saving > 1 else ""
     yield (
-        f"{grouped(found.steps)} minibatches by {setting.algorithm} on {setting.partitions} partitions take "
+        f"{many(found.steps, 'minibatch', 'minibatches')} by {setting.algorithm} on {setting.partitions} partitions "
+        f"{'takes' if found.steps == 1 else 'take'} "
         f"{lasting(found.seconds)} (BSP {lasting(found.bsp_seconds)}) and {si(found.traffic_bytes, 'B')}{saved}."
     )
     if found.accuracy and found.accuracy_loss:

@@ -20,6 +20,7 @@ from sim.run.trained import Trained
 from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
+from sim.units import many
 
 TOP_PLANS = 5
 
@@ -95,7 +96,7 @@ def _header(title: str, sentence: str, step: Step) -> str:
 
 def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, str]:
     best = tuned.best.step
-    title = f"Best parallel plan for {tuned.model.name} on {tuned.cluster.gpus} GPUs"
+    title = f"Best parallel plan for {tuned.model.name} on {many(tuned.cluster.gpus, 'GPU')}"
     top = {f"plan {n}": r.step for n, r in enumerate(tuned.plans[:TOP_PLANS], 1)}
     top |= {"textbook": tuned.baseline} if tuned.baseline else {}
     job = job_data(tuned.model, tuned.cluster, best.plan, run.around if run else None)
@@ -126,7 +127,7 @@ def _search(tuned: Tuned, command: str | None, run: Run | None) -> tuple[str, st
 
 
 def _step(step: Step, command: str | None, run: Run | None, trained: Trained | None) -> tuple[str, str]:
-    title = f"One training step of {step.model.name} on {step.placed.gpus} GPUs"
+    title = f"One training step of {step.model.name} on {many(step.placed.gpus, 'GPU')}"
     engine = " --engine events" if step.contention else ""
     body = [
         _header(title, answer(step), step),

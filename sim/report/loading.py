@@ -5,7 +5,7 @@ from math import isfinite
 
 from sim.loading import Prediction, Simulated, WhatIf
 from sim.report.numbers import lasting
-from sim.units import counted, digits3, percent, si
+from sim.units import counted, digits3, many, percent, si
 
 
 def answer_loading(found: Prediction) -> list[str]:
@@ -18,8 +18,8 @@ def answer_loading(found: Prediction) -> list[str]:
         f"{percent(found.hit_fraction)} of reads are cached, an epoch reads {si(found.read_bytes_per_epoch, 'B')} from "
         "storage.",
         f"An epoch takes {lasting(found.epoch_s)}, the first {lasting(found.first_epoch_s)}.",
-        f"Enough: {si(found.recommended_cache_bytes, 'B')} of cache, {found.recommended_cores} cores; on these cores "
-        f"{found.recommended_workers} workers.",
+        f"Enough: {si(found.recommended_cache_bytes, 'B')} of cache, {many(found.recommended_cores, 'core')}; on these "
+        f"cores {many(found.recommended_workers, 'worker')}.",
     ]
     return [*lines, *(f"Assumed: {text}" for text in found.assumptions)]
 

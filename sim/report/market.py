@@ -8,7 +8,7 @@ from sim.market.optimum import Optimum
 from sim.market.results import Rental, Stay
 from sim.report.numbers import lasting
 from sim.report.shown import Table, table
-from sim.units import HOUR_S, digits3, grouped, percent
+from sim.units import HOUR_S, digits3, grouped, many, percent
 
 MOST_STAYS = 20
 """Of a longer path the rest is counted."""
@@ -31,11 +31,11 @@ def answer_rental(found: Rental, optimum: Optimum | None = None, notes: Iterable
         f"{digits3(found.cost_usd)} USD ({digits3(found.transfer_usd)} USD of it transfers), "
         f"{digits3(found.gpu_hours)} device-hours."
     )
-    yield f"{_times(found.migrations, 'move')}, {_times(found.preemptions, 'preemption')}."
+    yield f"{many(found.migrations, 'move')}, {many(found.preemptions, 'preemption')}."
     for stay in found.path[:MOST_STAYS]:
         yield f"  {_words(stay, dated=found.begin_s != 0)}"
     if len(found.path) > MOST_STAYS:
-        yield f"  ... and {grouped(len(found.path) - MOST_STAYS)} stays more"
+        yield f"  ... and {many(len(found.path) - MOST_STAYS, 'stay')} more"
     spent = [f"{words} {percent(found.parts_s[part] / HOUR_S / found.hours)}" for part, words in PARTS.items()
              if found.parts_s.get(part)]  # fmt: skip
     yield f"Of the time it {', '.join(spent)}."
@@ -56,10 +56,6 @@ def _bounded(found: Rental, optimum: Optimum) -> Iterator[str]:
         f"With all prices known beforehand it costs at least {digits3(optimum.usd)} USD{worth} within "
         f"{lasting(optimum.hours * HOUR_S)}{above}."
     )
-
-
-def _times(count: int, what: str) -> str:
-    return f"{grouped(count)} {what}" + ("" if count == 1 else "s")
 
 
 def _words(stay: Stay, dated: bool) -> str:

@@ -23,7 +23,7 @@ from sim.run import Run, in_turn
 from sim.run.trained import Trained
 from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
-from sim.units import counted, digits3, grouped, percent, seconds, si
+from sim.units import counted, digits3, grouped, many, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
 IN_TURN = "What the run takes as each part of its job joins those above, with 80 % intervals."
@@ -177,8 +177,9 @@ def timeline_section(step: Step) -> str:
     """Return the timeline with its sentence."""
     plan = step.plan
     ranks = f"{min(16, plan.pp)} of {plan.pp} pipeline ranks shown" if plan.pp > 16 else f"{plan.pp} pipeline ranks"
+    microbatches = many(step.placed.microbatches, "microbatch", "microbatches")
     caption = (
-        f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {step.placed.microbatches} microbatches; message "
+        f"{time_and_idle(step)}. {ranks}, schedule {plan.schedule}, {microbatches}; message "
         "latency is inside the gaps between operations."
         if plan.pp > 1
         else f"{time_and_idle(step)}; {one_after_the_other(step.placed.microbatches)}."

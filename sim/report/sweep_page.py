@@ -18,7 +18,7 @@ from sim.specs.arguments import checked
 from sim.specs.fields import short
 from sim.specs.files import write_atomically
 from sim.sweep.store import Store
-from sim.units import grouped, percent
+from sim.units import grouped, many, percent
 
 MOST_AXES = 24
 MOST_FRONT = 50
@@ -35,7 +35,7 @@ def save_sweep_html(store: Store, path: str | Path) -> Path:
 
 def sweep_page(found: Swept, store: Store) -> str:
     """Return the report as text."""
-    title = f"A sweep of {_many(found.counts.total, 'configuration')}"
+    title = f"A sweep of {many(found.counts.total, 'configuration')}"
     header = f"{m.paragraph(_about(store), 'facts')}{m.paragraph(_answer(found), 'answer')}{_cards(found)}"
     body = [
         f"<header><h1>{escape(title)}</h1>{header}</header>\n",
@@ -55,7 +55,7 @@ def _about(store: Store) -> str:
         short(model, 60) if isinstance(model, str) and "model" not in axes else "",
         short(device, 60) if isinstance(device, str) and "cluster.device" not in axes else "",
         f"engine {grid['engine']}{' (closed forms, without intervals)' if grid['engine'] == 'analytic' else ''}",
-        f"{_many(len(axes), 'axis', 'axes')}",
+        f"{many(len(axes), 'axis', 'axes')}",
     ]
     return ", ".join(name for name in names if name)
 
@@ -67,10 +67,6 @@ def _answer(found: Swept) -> str:
         return f"{words}: the least of their peaks is {byte_unit(least).text(least)}." if least else f"{words}."
     objective = TITLES[found.objective].removeprefix("best ")
     return f"Best {objective} of those that fit: {best_words(found.top[0], found.objective)}."
-
-
-def _many(n: int, what: str, plural: str = "") -> str:
-    return f"{grouped(n)} {what if n == 1 else plural or f'{what}s'}"
 
 
 def _cards(found: Swept) -> str:
@@ -104,7 +100,7 @@ def _points(found: Swept, store: Store) -> str:
     def draw(theme: Theme) -> go.Figure:
         return swept_points(found, theme, webgl=False)
 
-    drawn = _many(len(found.points["number"]), "configuration")
+    drawn = many(len(found.points["number"]), "configuration")
     caption = (
         f"Step time against peak memory of {drawn} out of {grouped(found.counts.ok)}, spread evenly"
         + ("; the line is the front of all that fit" if len(found.front["number"]) else "")
@@ -113,7 +109,7 @@ def _points(found: Swept, store: Store) -> str:
     numbers = found.front["number"][:MOST_FRONT].tolist()
     listed = configurations([point(store, n) for n in numbers]) if numbers else ""
     rest = len(found.front["number"]) - len(numbers)
-    more = m.paragraph(f"and {_many(rest, 'further configuration')} of the front", "words") if rest else ""
+    more = m.paragraph(f"and {many(rest, 'further configuration')} of the front", "words") if rest else ""
     return m.section(
         "Time against memory",
         m.figure("points", draw, caption),
@@ -141,7 +137,7 @@ def _reasons(found: Swept) -> str:
         return ""
     rows = [[outcome, reason, grouped(n)] for (outcome, reason), n in ordered[:MOST_REASONS]]
     more = len(ordered) - len(rows)
-    rest = m.paragraph(f"and {_many(more, 'further reason')}", "words") if more else ""
+    rest = m.paragraph(f"and {many(more, 'further reason')}", "words") if more else ""
     return m.section(
         "Why configurations have no prediction",
         m.table([("outcome", ""), ("reason", ""), ("configurations", "")], rows),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from sim.checkpointing.advice import often
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
@@ -26,7 +27,7 @@ from sim.tuner.effects import Effect, Target
 from sim.tuner.elasticity import CHANGE
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
-from sim.units import HOUR_S, counted, digits3, grouped, percent, seconds, si
+from sim.units import HOUR_S, counted, digits3, grouped, many, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
 ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", "run level: fitted to runs of the site")
@@ -88,7 +89,8 @@ def critical_words(step: Step) -> str:
         return words + "."
     ranks = path.by_rank(step.plan.pp)
     most = max(range(step.plan.pp), key=ranks.__getitem__)
-    return f"{words}; changes ranks {path.crossings()} times, {percent(ranks[most] / whole)} on pipeline rank {most}."
+    changes = many(path.crossings(), "time")
+    return f"{words}; changes ranks {changes}, {percent(ranks[most] / whole)} on pipeline rank {most}."
 
 
 def comparison_words(found: Comparison) -> str:
@@ -183,8 +185,8 @@ def overflow(step: Step) -> str:
 def answer_tuned(tuned: Tuned) -> str:
     """Return a search's answer: the winner, its time, the margin over the next plan and over the textbook one."""
     best = tuned.best.step
-    count = grouped(tuned.evaluated)
-    parts = [f"Best of {count} plans: {plan_words(best.plan, best.placed.dp)}; {answer(best).removesuffix('.')}"]
+    count = many(tuned.evaluated, "plan")
+    parts = [f"Best of {count}: {plan_words(best.plan, best.placed.dp)}; {answer(best).removesuffix('.')}"]
     if tuned.best.p_best is not None:
         parts.append(f"best of the ranked plans with probability {probability(tuned.best.p_best)}")
     if len(tuned.plans) > 1:
@@ -275,7 +277,7 @@ def plan_words(plan: Plan, dp: int) -> str:
 
 
 def _some_layers(plan: Plan) -> str:
-    return f" in {plan.recompute_layers} layers" if plan.recompute_layers else ""
+    return f" in {many(plan.recompute_layers, 'layer')}" if plan.recompute_layers else ""
 
 
 def _stage_words(plan: Plan) -> str:
@@ -351,11 +353,11 @@ def answer_trained(found: Trained) -> str:
 
     For example "885 steps in 1.00 h, 3 checkpoints, one every 300 steps. 97.0 % of the time trains (data 3.0 %)."
     """
-    parts = [f"{found.steps} steps in {lasting(found.seconds)}"]
+    parts = [f"{many(found.steps, 'step')} in {lasting(found.seconds)}"]
     if found.steps_between_checkpoints:
-        parts.append(f"{found.checkpoints} checkpoints, one every {found.steps_between_checkpoints} steps")
+        parts.append(f"{many(found.checkpoints, 'checkpoint')}, one {often(found.steps_between_checkpoints)}")
     if found.failures:
-        parts.append(f"{found.failures} failure{'s' * (found.failures > 1)}")
+        parts.append(many(found.failures, "failure"))
     lost = {what: s / found.seconds for what, s in found.parts_s.items() if what != "training"}
     return f"{', '.join(parts)}.{_lost(found.goodput, lost)}"
 

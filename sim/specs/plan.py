@@ -13,6 +13,7 @@ from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
 from sim.specs.pipelines import PIPELINES, Pipeline
 from sim.specs.rules import RULES, Spread
+from sim.units import many
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -351,7 +352,8 @@ def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
         raise InputError("plan.stages", plan.split_stages, allowed)
     if gpus != cluster.gpus:
         each = "tp x dp" if plan.cp == 1 else f"tp x dp x cp {plan.cp}"
-        raise InputError("plan.stages", f"{gpus} GPUs", f"{each} over all stages that add up to {cluster.gpus} GPUs")
+        allowed = f"{each} over all stages that add up to {many(cluster.gpus, 'GPU')}"
+        raise InputError("plan.stages", many(gpus, "GPU"), allowed)
     samples = [s.dp * s.micro_batch for s in parts]
     for i, n in enumerate(samples):
         if n != samples[0]:

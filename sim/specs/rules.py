@@ -15,6 +15,7 @@ import numpy as np
 from sim.specs.cluster import Cluster
 from sim.specs.model import Model
 from sim.specs.pipelines import ASYNCHRONOUS, LOOPED, V_SHAPED, microbatches_to_steady
+from sim.units import many
 
 if TYPE_CHECKING:
     from sim.specs.plan import Plan
@@ -161,7 +162,7 @@ def _mesh(model: Model, s: Spread) -> str:
     cp = f" x cp {s.cp}" if s.cp > 1 else ""
     other = [d for d in divisors(s.gpus) if s.gpus % (d * s.cp * s.pp) == 0]
     near = f"nearest pp {nearest(s.pp, good)}" if good else f"no pp does: nearest tp {nearest(s.tp, other)}"
-    return f"tp {s.tp}{cp} x pp {s.pp} must divide {s.gpus} GPUs; {near}"
+    return f"tp {s.tp}{cp} x pp {s.pp} must divide {many(s.gpus, 'GPU')}; {near}"
 
 
 def _no_mesh(model: Model, s: Spread) -> Any:
@@ -272,7 +273,7 @@ RULES: tuple[Rule, ...] = (
         "tp x cp does not divide the GPUs",
         lambda m, s: (s.cp > 1) & (s.gpus % (s.tp * s.cp) != 0),
         lambda m, s: (
-            f"tp {s.tp} x cp {s.cp} must divide {s.gpus} GPUs; "
+            f"tp {s.tp} x cp {s.cp} must divide {many(s.gpus, 'GPU')}; "
             f"nearest cp {nearest(s.cp, [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0])}"
         ),
     ),
@@ -282,7 +283,8 @@ RULES: tuple[Rule, ...] = (
         "tp x pp x dp is not the number of GPUs",
         lambda m, s: s.tp * s.cp * s.pp * s.dp != s.gpus,
         lambda m, s: (
-            f"{s.gpus // (s.tp * s.cp * s.pp)} (tp x pp{' x cp' if s.cp > 1 else ''} x dp must equal {s.gpus} GPUs)"
+            f"{s.gpus // (s.tp * s.cp * s.pp)} (tp x pp{' x cp' if s.cp > 1 else ''} x dp must equal "
+            f"{many(s.gpus, 'GPU')})"
         ),
     ),
     Rule(

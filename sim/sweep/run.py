@@ -12,6 +12,7 @@ from sim.sweep.runners import Runner, TaskFailed, WorkerLost
 from sim.sweep.runners import runner as named
 from sim.sweep.store import Counts
 from sim.sweep.writer import StoreFull, Writer
+from sim.units import many
 
 PROGRESS_EVERY_S = 0.1
 WARM_BLOCKS, WARM_S = 8, 2.0
@@ -101,6 +102,5 @@ def stopped(error: BaseException, held: Writer) -> SweepStopped:
     """Return the one message of a sweep that ends early."""
     why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
     counts = held.counts
-    return SweepStopped(
-        f"{why}; {counts.done} of {counts.total} configurations are safe in {held.path}: go on with --resume"
-    )
+    safe = f"{counts.done} of {many(counts.total, 'configuration')} {'is' if counts.total == 1 else 'are'} safe"
+    return SweepStopped(f"{why}; {safe} in {held.path}: go on with --resume")

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.specs.csv_rows import read_cells, write_rows
 from sim.specs.fields import InputError
-from sim.units import percent
+from sim.units import many, percent
 from sim.validation import metrics
 from sim.validation.validate import Outcome, Validation
 
@@ -94,8 +94,9 @@ def error_words(rows: Sequence[Accuracy], what: What = "time") -> str:
         raise InputError("rows", list(found), f"one table that measured {what}")
     (errors,) = found.values()
     return (
-        f"{errors.n} runs: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, {errors.mape_debiased:.1f} % "
-        f"once the common factor is removed; {percent(errors.coverage80)} inside the 80 % interval."
+        f"{many(errors.n, 'run')}: {errors.mape:.1f} % off on average, bias {errors.bias:+.1f} %, "
+        f"{errors.mape_debiased:.1f} % once the common factor is removed; "
+        f"{percent(errors.coverage80)} inside the 80 % interval."
     )
 
 

@@ -18,7 +18,7 @@ from sim.specs import Cluster, Model, Plan
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
 from sim.specs.pipelines import ASYNCHRONOUS
-from sim.units import percent
+from sim.units import many, percent
 
 MOST_PLANS = 1_000
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
@@ -164,7 +164,7 @@ class Evidence:
         dates = sorted({one.date for one in self.plans})
         days, torch = " to ".join(dict.fromkeys(dates[:1] + dates[-1:])), sorted({one.torch for one in self.plans})
         return [
-            f"{len(self.plans)} plans on {shares} processes; {self.machine}",
+            f"{many(len(self.plans), 'plan')} on {shares} processes; {self.machine}",
             f"executed {days}, torch {', '.join(torch)}",
             f"profile: {self.profile}; made again by: {self.command}",
         ]
@@ -195,11 +195,12 @@ def spread_words(plans: Sequence[Executed], what: Literal["time", "memory"] = "t
         raise InputError("plans", [], "1 or more")
     if what == "memory":
         peaks = [error for one in plans for error in one.memory_errors]
-        return f"{len(peaks)} processes: peaks {percent(fmean(peaks))} off on average, {percent(max(peaks))} at most."
+        of = many(len(peaks), "process", "processes")
+        return f"{of}: peaks {percent(fmean(peaks))} off on average, {percent(max(peaks))} at most."
     off, bias = fmean(abs(one.error) for one in plans), fmean(one.error for one in plans)
     inside, side = sum(one.inside for one in plans), "slow" if bias > 0 else "fast"
     return (
-        f"{len(plans)} plans: {percent(off)} off on average, {percent(abs(bias))} too {side}; "
+        f"{many(len(plans), 'plan')}: {percent(off)} off on average, {percent(abs(bias))} too {side}; "
         f"{inside} inside their 80 % interval."
     )
 

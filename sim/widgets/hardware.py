@@ -14,7 +14,7 @@ from sim.specs.catalog import devices, models
 from sim.specs.device import Sourced
 from sim.specs.fields import DERIVED, read
 from sim.specs.resized import resized
-from sim.units import counted
+from sim.units import counted, many
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
 
@@ -77,7 +77,7 @@ class ModelControls(Group):
         experts = f", {active / 1e9:.3g}e9 active" if active != model.parameters else ""
         flop = f"{model.flop_per_token('megatron'):.3g} FLOP a token"
         self.facts.value = (
-            f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {model.layers} layers; {flop}"
+            f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {many(model.layers, 'layer')}; {flop}"
             f"<br><small>{escape(_sum(model))}</small>"
             + "".join(f"<br><small>assumed: {escape(line)}</small>" for line in model.assumptions)
         )
@@ -188,7 +188,7 @@ class ClusterControls(Group):
             held = load_profile(member.profile)
             badge = f"assumed: scaled from {held.base}" if held.estimate else "measured" if held.measured else "fitted"
             lines.append(escape(f"profile {held.name} ({badge}); {held.product_words}"))
-        lines.append(f"{cluster.gpus} GPUs")
+        lines.append(many(cluster.gpus, "GPU"))
         self.facts.value = "<br>".join(lines)
 
 
@@ -242,7 +242,7 @@ class HardwareControls(Group):
 
 def _sum(model: Model) -> str:
     """Return what the parameters are the sum of."""
-    parts = [f"{n} layers x {counted(block.parameters)}" for block, n in model.blocks.items()]
+    parts = [f"{many(n, 'layer')} x {counted(block.parameters)}" for block, n in model.blocks.items()]
     ends = {"embedding": model.embedding_parameters, "head": model.head_parameters}
     return "= " + " + ".join([*parts, *(f"{name} {counted(n)}" for name, n in ends.items() if n)])
 

@@ -19,7 +19,7 @@ from sim.sweep.grid import Grid
 from sim.sweep.run import sweep
 from sim.sweep.store import MOST_READ, Counts, Store
 from sim.sweep.writer import discard
-from sim.units import digits3, grouped, percent
+from sim.units import digits3, grouped, many, percent
 from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
 from sim.widgets.canvas import Canvas
@@ -99,7 +99,7 @@ class SweepView(w.VBox):
         """Look at the store and show what is in it."""
         self.clear.description = f"Clear filters ({len(self.filters) + (self.brush is not None)})"
         if not self.path.exists():
-            self._said.value = m.paragraph(f"{grouped(self.grid.size)} configurations, none done yet.", "say")
+            self._said.value = m.paragraph(f"{many(self.grid.size, 'configuration')}, none done yet.", "say")
             self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
             self._table.value = self._reasons.value = ""
             self.bar.offer("Start")
@@ -268,7 +268,7 @@ def _brushed(figure: go.Figure, box: Box | None, theme: Theme) -> go.Figure:
 
 def _words(found: Swept) -> str:
     counts = found.counts
-    said = f"{grouped(counts.done)} of {grouped(counts.total)} configurations done, {grouped(counts.left)} left."
+    said = f"{grouped(counts.done)} of {many(counts.total, 'configuration')} done, {grouped(counts.left)} left."
     if found.top:
         return f"{said} Best{' so far' if counts.left else ''}: {best_words(found.top[0], found.objective)}."
     return f"{said} Nothing fits{' so far' if counts.left else ''}." if counts.done else said

@@ -168,7 +168,7 @@ def test_parity_and_layer_times_are_not_scored(validate) -> None:
 def test_runs_that_a_site_cannot_be_fitted_to_are_told(validate, tmp_path) -> None:
     path, site = write(tmp_path / "runs.csv", {}), write(tmp_path / "site.csv", {"id": "earlier", "device": "H99"})
     code, out, err = validate(path, "--site", site)
-    assert code == 2 and not out and "--site: 1 of 1 rows skipped" in err and "1 x device: got 'H99'" in err
+    assert code == 2 and not out and "--site: 1 of 1 row skipped" in err and "1 x device: got 'H99'" in err
 
 
 @pytest.mark.parametrize(("device", "told"), [("h100", True), ("a100", False)])

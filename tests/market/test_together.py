@@ -60,7 +60,7 @@ def test_offers_that_come_and_go_are_left_out():
     market = Market((priced(1.0, of=A), priced(1.0, of=B)))
     found = run([job()], grid=hours(market, 20, {A: HOUR * np.array([[0.0, 2.0]])}))
     assert found.types == (B.name,)
-    assert any("1 offers" in line for line in found.assumptions)
+    assert any("left out: 1 offer not there" in line for line in found.assumptions)
     with pytest.raises(InputError, match="model"):
         run([ClusterJob(job_type="other", steps=1)])
 

@@ -116,7 +116,7 @@ def test_a_part_of_the_time(run):
 
 def test_words(run):
     text = " ".join(answer_cluster(run))
-    assert "fixed: 3 jobs end within" in text and "USD" in text and "1 jobs end after their deadline" in text
+    assert "fixed: 3 jobs end within" in text and "USD" in text and "1 job ends after its deadline" in text
     assert "no job" in next(answer_cluster(simulate([], speeds(), {"fast": 1}, Fixed([1, 0])))).lower()
     assert "2 of its computations, solved both ways" in " ".join(answer_split([0.01, 0.02]))
     assert list(answer_split([])) == []

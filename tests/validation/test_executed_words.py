@@ -26,7 +26,7 @@ def test_errors_of_peaks_and_words(held):
     told, seen = one.predicted.peak_memory_bytes, one.measured.peak_memory_bytes
     assert one.memory_errors == [abs(a / b - 1) for a, b in zip(told, seen, strict=True)]
     inside = "1 inside" if one.inside else "0 inside"
-    assert spread_words([one]).startswith("1 plans: ") and inside in spread_words([one])
+    assert spread_words([one]).startswith("1 plan: ") and inside in spread_words([one])
     assert ("too slow" if one.error > 0 else "too fast") in spread_words([one])
     assert spread_words([one], "memory").startswith("2 processes: ")
 
