@@ -7,7 +7,7 @@ copy of it. Profiles store a form's id and numbers. Times in seconds, rates in F
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -319,12 +319,16 @@ def parameter(op: str, direction: str, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A kernel that a layer asked the time of, the inputs of its form there, and how many times a layer launches it."""
+    """A kernel that a layer asked the time of, the inputs of its form there, and how many times a layer launches it.
+
+    `part`: the operation of the layer that it is of (`belong`).
+    """
 
     op: str
     direction: str
     inputs: Mapping[str, Expr]
     times: Expr = 1
+    part: Any = None
 
 
 _heard: ContextVar[list[Call] | None] = ContextVar("_heard", default=None)
@@ -350,6 +354,15 @@ def repeating(times: Expr) -> Iterator[None]:
         yield
     finally:
         _times.reset(token)
+
+
+def belong(part: object) -> None:
+    """Say of the kernels whose times were asked for since this was last said of which operation they are."""
+    heard = _heard.get() or []
+    for i in range(len(heard) - 1, -1, -1):
+        if heard[i].part is not None:
+            break
+        heard[i] = replace(heard[i], part=part)
 
 
 def _note(op: str, direction: str, inputs: Mapping[str, Expr]) -> None:

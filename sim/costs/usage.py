@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs import kernels
+from sim.costs import kernels, memory
 from sim.costs.algebra import Compiled, Interpreted
 from sim.costs.layers import ends
-from sim.costs.layers.block import block
+from sim.costs.layers.block import block, repeats
 from sim.costs.layers.structure import Structure
 from sim.costs.stage import states
 
@@ -47,6 +47,7 @@ def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], tuple[int, .
     Of the first ones also the kind of layer that calls them.
     """
     kinds: list[int] = []
+    again = [repeats(kind, k) for k, kind in enumerate(structure.kinds)]
     with kernels.listening() as heard:
         for k, kind in enumerate(structure.kinds):
             block(kind, k)
@@ -56,7 +57,14 @@ def _calls(structure: Structure) -> tuple[tuple[kernels.Call, ...], tuple[int, .
         states(structure)
     calls = tuple(heard)  # asking for their times below would be heard too
     expressions = {f"{i} {name}": e for i, call in enumerate(calls) for name, e in call.inputs.items()}
-    times = {f"{i}": c.times * kernels.seconds(c.op, c.direction, **c.inputs) for i, c in enumerate(calls)}
+    often = [c.times for c in calls]
+    for i, k in enumerate(kinds):
+        if calls[i].part.phase == "forward":
+            often[i] *= 1 + memory.repeated * again[k](calls[i].part)
+    times = {
+        f"{i}": n * kernels.seconds(c.op, c.direction, **c.inputs)
+        for i, (n, c) in enumerate(zip(often, calls, strict=True))
+    }
     return calls, tuple(kinds), Interpreted(expressions | times)
 
 

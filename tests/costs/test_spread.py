@@ -147,6 +147,25 @@ def test_a_kernel_that_a_layer_repeats_has_its_share_of_every_launch(tmp_path) -
     assert one > 0.01
 
 
+@pytest.mark.parametrize(
+    ("framework", "recompute", "times"),
+    [("megatron", "selective", 1.0), ("megatron", "full", 2.0), ("torch", "selective", 1.5), ("torch", "full", 2.0)],
+)
+def test_a_shape_that_the_backward_pass_repeats_has_its_share_of_both(framework, recompute, times) -> None:
+    """Products of the layers are launched again, the head's is not: its seconds stay what they are."""
+
+    def seconds(which: str) -> dict[float, float]:
+        plan = PLAN.but(tp=8, pp=1, recompute=which, framework=framework)
+        step = sim.simulate(sim.models["gpt3-175b"], sim.Cluster.of("a100-sxm-80gb", nodes=1), plan)
+        products = (k for k in step.kernels if (k.op, k.direction) == ("gemm", "forward"))
+        return {k.inputs["n"] * k.inputs["k"]: k.share * step.step_time_s for k in products}
+
+    once, again = seconds("none"), seconds(recompute)
+    head = next(size for size in once if size / 12288 == pytest.approx(51200 / 8))
+    assert again.pop(head) == pytest.approx(once.pop(head))
+    assert again == pytest.approx({size: times * took for size, took in once.items()})
+
+
 @pytest.mark.parametrize("own", ["cudnn", "default", "fused"])
 def test_layouts_that_a_recurrent_layer_never_takes_are_no_kernels_of_it(own) -> None:
     """Fused layers lie as is better, others in rows alone."""

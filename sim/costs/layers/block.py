@@ -1,6 +1,6 @@
 """A whole layer: its sub-layers with norms, residuals and collectives, and what the backward pass repeats."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import sympy as sp
 
@@ -99,8 +99,9 @@ def _by_modules(kind: BlockKind) -> set[str]:
     return {*separate_norms(kind), "expert activation"} | (LATENT_UP if kind.mixer == "mla" else set())
 
 
-def recomputed(kind: Kind, index: int) -> list[Op]:
-    """Return what the backward pass repeats, switched by `full` and `selective`.
+def repeats(kind: Kind, index: int) -> Callable[[Op], Expr]:
+    """Return how much of an operation of the forward pass the backward pass repeats, switched by `full` and
+    `selective`: 0 to 1.
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager; Megatron-LM's module core_attn), else the norms that stand alone, the experts' activation and MLA's
@@ -124,6 +125,12 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
         whole = full * (1 - native) if op.name in unneeded else full
         return whole + selective * ((1 - native) * megatron + native * torch)
 
+    return share
+
+
+def recomputed(kind: Kind, index: int) -> list[Op]:
+    """Return what the backward pass repeats (`repeats`)."""
+    share = repeats(kind, index)
     return [
         Op(op.name, "recompute", op.kind, part * op.seconds, part * op.flop, part * op.bytes, op.overlap)
         for op in block(kind, index)

@@ -38,6 +38,9 @@ class Op:
     launches: Expr = 1
     product: bool = False
 
+    def __post_init__(self) -> None:
+        kernels.belong(self)
+
 
 def repeated(times: Expr, make: Callable[..., Op], *given: Any) -> Op:
     """Return `times` launches of the operation `make(*given)`, one after the other, as one."""
