@@ -78,12 +78,13 @@ TORCHTITAN = (
     # models/deepseek_v3/mtp.py: "MTP does not support pipeline parallelism yet", nor context parallelism.
     _no_mtp("pp"),
     _no_mtp("cp"),
-    # models/common/decoder.py, Decoder.Config.update_from_config.
+    # models/common/decoder.py, Decoder.Config.update_from_config: "Weight tying is not supported with Pipeline
+    # Parallel."
     Limit(
         "pp",
         "torchtitan ties no embeddings over pipeline stages",
         lambda a: among(a.tied) & among(a.pp > 1),
-        lambda a: "1 with tied embeddings (torchtitan ties no weights over stages)",
+        lambda a: "1, or model.tied_embeddings: false (torchtitan ties no embeddings over pipeline stages)",
     ),
     Limit(
         "tp",

@@ -217,3 +217,14 @@ def test_import_refuses(trainsim, tmp_path, arguments, message):
     code, out, err = trainsim("import", tmp_path / "a.sh", *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_a_tied_pipeline_that_torchtitan_refuses_is_told_how_to_be_untied(trainsim, tmp_path):
+    job = tmp_path / "job.yaml"
+    plan = "cluster: {device: h100-sxm-80gb}\nplan: {pp: 2, zero: 3, global_batch: 32}\n"
+    job.write_text(f"model: {{base: llama3-8b, tied_embeddings: true}}\n{plan}")
+    code, out, err = trainsim("emit", job, "--to", "torchtitan")
+    told = "plan.pp: got 2; allowed: 1, or model.tied_embeddings: false (torchtitan ties no embeddings over pipeline"
+    assert (code, out) == (2, "") and told in err
+    job.write_text(f"model: {{base: llama3-8b, tied_embeddings: false}}\n{plan}")
+    assert trainsim("emit", job, "--to", "torchtitan")[0] == 0
