@@ -14,9 +14,10 @@ from sim.cli.output import checked_files, console, progress_console, written
 from sim.engine.step import simulate
 from sim.specs import InputError, Job
 from sim.specs.files import print_json
+from sim.specs.job import Tune
 from sim.tuner.ways import IDEAS, RIVALS, compared
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
-from sim.units import seconds
+from sim.units import grouped, percent, seconds
 
 ROUNDED = 1e-5
 """Relative difference of a time from the same time in the table."""
@@ -32,7 +33,10 @@ def compare_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Search jobs also as earlier tuners do, and simulate the plan that every search finds."""
+    """Search jobs also as earlier tuners do, and simulate the plan that every search finds.
+
+    Every search has a space of its own, for any framework; of `tune` only global_batch is read.
+    """
     checked_files({"--out": out}, *jobs)
     for n, path in enumerate(jobs):
         if path.stem in {earlier.stem for earlier in jobs[:n]}:
@@ -51,6 +55,8 @@ def compare_command(
         print_json({"rows": [asdict(row) for row in shown]})
     else:
         _print(shown)
+        if out:
+            console.print(f"written: {out}", highlight=False, soft_wrap=True)
 
 
 def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iterator[ComparedRow]:
@@ -59,6 +65,9 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
     batch = job.tune.global_batch if job.tune else job.plan.global_batch if job.plan else None
     if batch is None:
         raise InputError("tune", None, "required: global_batch")
+    if unread := _unread(job.tune):
+        words = f"{path.stem}: not read, as every search has a space of its own: {', '.join(unread)}"
+        progress_console.print(words, highlight=False, soft_wrap=True)
     device, gpus = str(job.cluster.device), job.cluster.gpus
     for row in have:
         if (row.device, row.gpus, row.global_batch) != (device, gpus, batch):
@@ -69,6 +78,15 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
         progress_console.print(f"{path.stem}: {way}", highlight=False)
         for found in compared(job.model, job.cluster, batch, [way]):
             yield ComparedRow.of(path.stem, device, gpus, batch, found)
+
+
+def _unread(tune: Tune | None) -> list[str]:
+    """Return what a job asks of the tuner that `compared` has no use for, as far as it would change the best plan."""
+    if tune is None:
+        return []
+    usual = Tune(global_batch=tune.global_batch)
+    stated = [name for name in ("objective", "target") if getattr(tune, name) not in (getattr(usual, name), "any")]
+    return [*(f"tune.knobs.{name}" for name in tune.knobs), *(f"tune.{name}" for name in stated)]
 
 
 def _check_same(job: Job, row: ComparedRow) -> None:
@@ -86,8 +104,14 @@ def _check_same(job: Job, row: ComparedRow) -> None:
 
 
 def _print(rows: Sequence[ComparedRow]) -> None:
-    table = Table("job", "search", "step time", "options", "search took", box=box.SIMPLE)
+    table = Table("job", "search", box=box.SIMPLE)
+    for heading in ("step time", "over best", "options", "search took"):
+        table.add_column(heading, justify="right")
     for row in rows:
-        time = "nothing fits" if row.step_time_s is None else seconds(row.step_time_s)
-        table.add_row(row.job, row.way, time, str(row.evaluated), seconds(row.seconds))
+        times = [other.step_time_s for other in rows if other.job == row.job and other.step_time_s is not None]
+        if row.step_time_s is None:
+            time, over = "nothing fits", "-"
+        else:
+            time, over = seconds(row.step_time_s), f"+{percent(row.step_time_s / min(times) - 1)}"
+        table.add_row(row.job, row.way, time, over, grouped(row.evaluated), seconds(row.seconds))
     console.print(table)

@@ -1,0 +1,47 @@
+"""`trainsim compare`: what its table says of the searches, and what of a job it leaves unread."""
+
+import json
+
+from sim.engine.step import simulate
+from sim.specs import Job
+from sim.tuner.ways import RIVALS, Found
+from sim.tuner.ways_table import ComparedRow, write_compared
+
+MODEL = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "seq": 128}
+
+
+def _had(folder, tune, slowest=1):
+    """Return a job and the table of its searches, the last of which found `slowest` micro-batches of one sample."""
+    job, table = folder / "small.json", folder / "table.csv"
+    parts = {"model": MODEL, "cluster": {"device": "l4", "gpus_per_node": 1}}
+    job.write_text(json.dumps(parts | {"tune": {"global_batch": 8, **tune}}))
+    rows = []
+    for micro_batch, way in zip([8] * (len(RIVALS) - 1) + [8 // slowest], RIVALS, strict=True):
+        job_with = folder / "plan.json"
+        job_with.write_text(json.dumps(parts | {"plan": {"global_batch": 8, "micro_batch": micro_batch}}))
+        held = Job.load(job_with)
+        step = simulate(held.model, held.cluster, held.plan, "events")
+        rows.append(ComparedRow.of("small", "l4", 1, 8, Found(way, step.plan, step.step_time_s, 1_370_828, 1.5)))
+    write_compared(rows, table)
+    return job, table, [row.step_time_s for row in rows]
+
+
+def test_every_search_stands_beside_the_best_one(trainsim, tmp_path):
+    job, table, times = _had(tmp_path, {}, slowest=8)
+    code, out, err = trainsim("compare", job, "--out", table)
+    assert code == 0 and not err and f"written: {table}" in out
+    lines = [line.split() for line in out.splitlines() if line.strip().startswith("small ")]
+    assert [line[1] for line in lines] == list(RIVALS)
+    over = 100 * (times[-1] / times[0] - 1)
+    assert over > 10 and f"+{over:.0f}\u00a0%" in out and out.count("+0.0\u00a0%") == len(RIVALS) - 1
+    assert "1\u2009370\u2009828" in out
+
+
+def test_what_no_search_reads_is_said(trainsim, tmp_path):
+    knobs = {"knobs": {"tp": [1], "zero": [0, 1]}, "objective": "cost", "target": "torchtitan"}
+    job, table, _ = _had(tmp_path, knobs)
+    code, _, err = trainsim("compare", job, "--out", table)
+    assert code == 0
+    assert err.strip().endswith("tune.knobs.tp, tune.knobs.zero, tune.objective, tune.target")
+    job, table, _ = _had(tmp_path, {"target": "any"})  # as every search has it
+    assert trainsim("compare", job, "--out", table)[2] == ""
