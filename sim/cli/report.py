@@ -8,7 +8,7 @@ import typer
 from rich.progress import MofNCompleteColumn, Progress
 
 from sim.cli.output import checked_files, console, progress_console, written
-from sim.cli.sweep import words
+from sim.cli.sweep import found_words, words
 from sim.report.swept_files import save_csv, save_parquet
 from sim.specs import InputError
 from sim.specs.files import print_json
@@ -34,6 +34,8 @@ def report_command(
             print_json(report_data(held))
             return
         console.print(words(held.counts), highlight=False)
+        for told in found_words(held):
+            console.print(told, highlight=False, soft_wrap=True)
     for target in asked.values():
         console.print(f"written: {target}", highlight=False, soft_wrap=True)
 

@@ -1,6 +1,7 @@
 """`trainsim sweep`: all configurations of a grid, into a store that another run resumes."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,17 +10,19 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from sim.cli.output import console, progress_console
-from sim.report.swept import axis_label
+from sim.report.swept import axis_label, glimpse
 from sim.specs.fields import short
 from sim.specs.files import print_json
 from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep
-from sim.sweep.store import Counts
-from sim.units import digits3, seconds
+from sim.sweep.store import Counts, Store
+from sim.units import digits3, grouped, seconds
 
 LOG_EVERY_S = 10.0
 """Where there is no terminal for a bar, lines in a log."""
+
+MOST_REASONS = 3
 
 
 def sweep_command(
@@ -58,15 +61,13 @@ def sweep_command(
             bar.stop()
             sys.stderr.write(f"stopped: {error}\n")
             raise typer.Exit(1) from None
-    best = found.counts.best
     if as_json:
         print_json(sweep_data(found, loaded))
         return
     console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {digits3(found.rate)} a second", highlight=False)
-    if best:
-        held = loaded.numbering.columns(best[0], best[0] + 1)
-        named = ", ".join(f"{path} {short(axis_label(c.values[int(c.index[0])], 4), 40)}" for path, c in held.items())
-        console.print(f"best: {measured(best[1], loaded.objective)} with {named}", highlight=False, soft_wrap=True)
+    with Store(store) as held:
+        for told in found_words(held):
+            console.print(told, highlight=False, soft_wrap=True)
     console.print(f"store: {store}", highlight=False, soft_wrap=True)
 
 
@@ -74,14 +75,36 @@ def line(now: Progress, objective: str) -> str:
     """Return how far a sweep is: done, rate, time left and the best so far."""
     left = "" if now.left_s is None else f", {seconds(now.left_s)} left"
     best = f", best {measured(now.counts.best[1], objective)}" if now.counts.best else ""
-    return f"{now.counts.done:,} of {now.counts.total:,}, {digits3(now.rate)}/s{left}{best}"
+    return f"{grouped(now.counts.done)} of {grouped(now.counts.total)}, {digits3(now.rate)}/s{left}{best}"
 
 
 def words(counts: Counts) -> str:
     """Return the counts as text."""
-    each = ", ".join(f"{getattr(counts, name):,} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name))
-    total = f"{counts.total:,} configuration{'s' * (counts.total != 1)}"
-    return f"{counts.done:,} of {total} done ({each}), {counts.left:,} left"
+    each = ", ".join(
+        f"{grouped(getattr(counts, name))} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name)
+    )
+    done, total, left = map(grouped, (counts.done, counts.total, counts.left))
+    return f"{done} of {total} configuration{'s' * (counts.total != 1)} done ({each}), {left} left"
+
+
+def found_words(store: Store) -> Iterator[str]:
+    """Yield the best configuration of a store, and the most frequent reasons why others have no prediction.
+
+    Of a large store the reasons come from blocks spread evenly over it, and go without their numbers.
+    """
+    seen = glimpse(store)
+    if best := seen.counts.best:
+        held = store.configuration(best[0])
+        named = ", ".join(f"{path} {short(axis_label(value, 4), 40)}" for path, value in held.items())
+        yield f"best: {measured(best[1], seen.objective)} with {named}"
+    elif seen.counts.ok:
+        yield "best: none, as no predicted configuration fits the memory of its devices"
+    whole = sum(seen.reasons.values()) == seen.counts.impossible + seen.counts.failed
+    ordered = sorted(seen.reasons.items(), key=lambda item: (-item[1], item[0]))
+    for (outcome, reason), times in ordered[:MOST_REASONS]:
+        yield f"{outcome}: {f'{grouped(times)} x ' if whole else ''}{reason}"
+    if len(ordered) > MOST_REASONS:
+        yield f"and {grouped(len(ordered) - MOST_REASONS)} more reasons: trainsim report --html lists them"
 
 
 def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:

@@ -64,6 +64,25 @@ def test_a_sweep_and_its_json(trainsim, grid, tmp_path):
     assert "best: " in out and "with plan.tp" in out
 
 
+def test_the_best_and_the_reasons_are_said(trainsim, grid, store, tmp_path):
+    code, out, _ = trainsim("report", store)
+    found = swept(Store(store))
+    (_, first), times = max(found.reasons.items(), key=lambda item: (item[1], item[0]))
+    lines = out.splitlines()
+    assert code == 0 and lines[1].startswith("best: ") and "with model " in lines[1]
+    assert lines[2] == f"impossible: {times} x {first}"
+    _, swept_out, _ = trainsim("sweep", grid, "--store", tmp_path / "a.db")
+    _, again, _ = trainsim("report", tmp_path / "a.db")
+    assert swept_out.splitlines()[1:-1] == again.splitlines()[1:]  # the counts' line says how fast, too
+
+
+def test_a_sweep_of_what_does_not_fit_says_so(trainsim, tmp_path):
+    large = {"model": "llama3-405b", "cluster": {"device": "l4"}, "plan": {"global_batch": 8}}
+    (tmp_path / "grid.json").write_text(json.dumps(large | {"axes": {"plan.recompute": ["none", "full"]}}))
+    code, out, _ = trainsim("sweep", tmp_path / "grid.json", "--store", tmp_path / "a.db")
+    assert code == 0 and "best: none, as no predicted configuration fits" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -108,7 +127,7 @@ def test_targets_that_cannot_be_written(trainsim, store, tmp_path):
 
 def test_tables_hold_every_row(trainsim, store, tmp_path):
     code, out, _ = trainsim("report", store, "--parquet", tmp_path / "a.parquet", "--csv", tmp_path / "a.csv")
-    assert code == 0 and "1,440 of 1,440" in out
+    assert code == 0 and "1\u2009440 of 1\u2009440" in out
     table = parquet.read_table(tmp_path / "a.parquet")
     with (tmp_path / "a.csv").open(newline="") as file:
         listed = list(csv.DictReader(file))
