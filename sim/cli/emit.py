@@ -7,7 +7,7 @@ import typer
 
 from sim.cli.output import checked_file, console, progress_console, written
 from sim.engine.step import simulate
-from sim.plans import EXPORTERS, emitted, placed
+from sim.plans import EXPORTERS, emitted, placed, stem_of
 from sim.plans.notes import notes
 from sim.plans.plan_file import load_plan
 from sim.report.text import memory_verdict
@@ -32,7 +32,7 @@ def emit_command(
     if job.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
     step = simulate(job.model, job.cluster, job.plan)
-    files = emitted(step, to, out.stem if out else "plan")
+    files = emitted(step, to, stem_of(out) if out else "plan")
     paths: list[Path] = []
     if out is not None:
         with written("--out", out):

@@ -65,9 +65,14 @@ def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Pa
     Raises:
         InputError: as for `emitted`, the name is that of a file beside it, or a file cannot be written.
     """
-    files = placed(emitted(plan, target, Path(path).stem), Path(path))
+    files = placed(emitted(plan, target, stem_of(Path(path))), Path(path))
     write_all(files)
     return list(files)
+
+
+def stem_of(path: Path) -> str:
+    """Return a file's name without its suffix; what follows a dot and is a number is none: `torchtitan-0.3`."""
+    return path.name if path.suffix[1:].isdigit() else path.stem
 
 
 def placed(files: Mapping[str, str], path: Path) -> dict[Path, str]:

@@ -31,6 +31,8 @@ def test_torch_csv_is_the_order():
 
 
 def test_saved_files_are_those_emitted(tmp_path):
+    numbered = sim.save_emitted(step(), "torchtitan-0.3", tmp_path / "torchtitan-0.3")
+    assert [path.name for path in numbered][:2] == ["torchtitan-0.3", "torchtitan-0.3.py"]
     paths = sim.save_emitted(step(), "torchtitan-0.3", tmp_path / "mine.flags")
     assert {path.name: path.read_text() for path in paths} == sim.plans.emitted(step(), "torchtitan-0.3", "mine")
 
