@@ -16,7 +16,7 @@ from sim.specs.checkpointing import Checkpointing
 from sim.specs.cluster import Cluster
 from sim.specs.fields import MAX_PROBLEMS, InputError, check, real, spec, whole
 from sim.specs.files import is_folder, load_mapping
-from sim.specs.knobs import knob_values
+from sim.specs.knobs import KNOBS, knob_values
 from sim.specs.loading import Loading
 from sim.specs.model import Model
 from sim.specs.model_file import MODEL_HELP, read_model
@@ -165,13 +165,20 @@ def section_readers(raw: Mapping[str, Any], folder: Path) -> dict[str, Reader]:
         "model": lambda value: read_model(value, folder),
         "cluster": lambda value: check(Cluster, _with_files(value, folder), "cluster"),
         "plan": lambda value: _plan(value, raw),
-        "tune": lambda value: check(Tune, value, "tune"),
+        "tune": _tune,
         "training": lambda value: check(Training, value, "training"),
         "loading": lambda value: check(Loading, value, "loading"),
         "checkpointing": lambda value: check(Checkpointing, value, "checkpointing"),
         "prices": lambda value: check(Prices, _with_paths(value, folder, ("files", "availability")), "prices"),
         "sharing": lambda value: check(Sharing, _with_paths(value, folder, ("workload", "trace")), "sharing"),
     }
+
+
+def _tune(raw: Any) -> tuple[Tune | None, list[InputError]]:
+    """Return what the tuner may change; a knob that stands beside `knobs` is told where it belongs."""
+    found, problems = check(Tune, raw, "tune")
+    misplaced = {f"tune.{name}": f"as tune.knobs.{name}: every knob stands under knobs" for name in KNOBS}
+    return found, [InputError(p.path, p.value, misplaced[p.path]) if p.path in misplaced else p for p in problems]
 
 
 def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputError]]:

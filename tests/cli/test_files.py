@@ -89,6 +89,9 @@ def test_check_finds_every_knob_and_every_broken_rule(tmp_path):
         return [problem.path for problem in checked_file(tmp_path / "job.yaml")[1]]
 
     assert paths(BAD_TUNE) == ["tune.knobs.tp", "tune.knobs.gpus", "tune.knobs.pp"]
+    (tmp_path / "job.yaml").write_text(BAD_TUNE.replace("knobs: {tp: [0],", "tp: [1], knobs: {"))
+    beside = checked_file(tmp_path / "job.yaml")[1]
+    assert str(beside[0]) == "tune.tp: got [1]; allowed: as tune.knobs.tp: every knob stands under knobs"
     found = ["plan.tp"] * 3 + ["plan.pp", "plan.pp", "plan.virtual_stages", "plan.micro_batch", "plan.tp"]
     assert paths(BAD_PLAN) == found
 
