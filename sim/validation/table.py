@@ -16,6 +16,7 @@ from pydantic import Field
 from sim.specs.csv_rows import csv_lines
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.files import UNPRINTABLE, text_of
+from sim.specs.meant import near
 from sim.specs.plan import Recompute
 
 MAX_BYTES = 16 * 2**20
@@ -148,7 +149,9 @@ def read_runs(path: str | Path) -> list[Measured]:
         found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
         more = ", ".join(name for name in COLUMNS if name not in REQUIRED)
         once = "each column once" + (", separated by commas" if len(header) == 1 else "")
-        raise InputError(f"{file}:1", found, f"{once}: {', '.join(REQUIRED)}, and where there are any {more}")
+        meant = [f"{' or '.join(names)} for {name}" for name in wrong["unknown"] if (names := near(name, COLUMNS))]
+        hint = f"; did you mean {', '.join(meant)}?" if meant else ""
+        raise InputError(f"{file}:1", found, f"{once}: {', '.join(REQUIRED)}, and where there are any {more}{hint}")
     rows: dict[str, Measured] = {}
     for place, cells in lines:
         row = _row(place, dict(zip(header, cells, strict=True)))

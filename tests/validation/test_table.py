@@ -86,6 +86,13 @@ def test_a_column_missing_unknown_or_twice_is_refused(tmp_path, old: str, new: s
     assert str(caught.value).startswith(f"{path}:1: got '{found}'; allowed: each column once: id, source, device, ")
 
 
+def test_the_column_that_was_meant_is_named(tmp_path) -> None:
+    (tmp_path / "runs.csv").write_text(f"{','.join(ROW)},n_gpus,zero,colour\n")
+    with pytest.raises(InputError) as caught:
+        read_runs(tmp_path / "runs.csv")
+    assert str(caught.value).endswith("; did you mean gpus for n_gpus, zero_stage for zero?")
+
+
 @pytest.mark.parametrize("between", [";", "\t"])
 def test_columns_that_no_commas_separate_are_said_so(tmp_path, between: str) -> None:
     (tmp_path / "runs.csv").write_text(f"{between.join(ROW)}\n{between.join(ROW.values())}\n")
