@@ -140,7 +140,7 @@ class Grid:
         InputError: a field does not exist, a value of it is out of range, or a file cannot be read.
     """
 
-    job: str | None = None
+    job: Annotated[str, Field(description="the path of a job file; sections of a job stand beside axes")] | None = None
     model: Annotated[Unboxed, Field(description="a catalog name, a path or inline dimensions")] = None
     cluster: Section = None
     plan: Section = None

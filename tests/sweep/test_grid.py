@@ -76,6 +76,7 @@ BAD = [
     ({"axes": ONE, "model": "gpt9"}, "model: got 'gpt9'"),
     ({"axes": ONE, "cluster": {"device": "h900"}}, "cluster.device: got 'h900'"),
     ({"axes": ONE, "job": "no-such-job.yaml"}, "no-such-job.yaml: got 'no such file'"),
+    ({"axes": ONE, "job": {"model": "gpt2"}}, "job: got {'model': 'gpt2'}; allowed: the path of a job file; sections"),
     ({"axes": ONE, "axis": 3}, "axis: got 3; allowed: no such key"),
     ({"axes": {"plan.schedule": ["zbv"]}}, "plan.schedule: got 'zbv'; allowed: one of none, gpipe, 1f1b"),
     ({"axes": {"plan.stage_layers": [[6, 6]]}}, "plan.stage_layers: got None; allowed: left out with engine analytic"),
