@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -34,6 +35,16 @@ CONSTANTS = ("MFU %", "+ bubble %")
 ROUNDING = 1e-9
 """Percent: of one run the best constant is exact but for this."""
 YARDSTICKS = [*TIME.values(), *CONSTANTS]
+ROOMY = 110
+"""Characters of a terminal from which on columns stand two apart; all of them fit into 80 only one apart."""
+HEADING = 6
+"""Characters of a line of a heading, as many as most numbers have."""
+WORDS = (
+    "no bias: without the one factor that is common to all; order: pairs in the right order, and regret: how much "
+    "slower the plan predicted fastest is than the fastest, both among runs of one `group`; in 80 %: share of runs in "
+    "their 80 % interval; width: of that interval; MFU, + bubble: errors of one constant fitted to these runs"
+)
+"""What the columns of the errors of step times mean."""
 EXAM = [key for key in TIME if key not in ("bias", "p90")]
 
 
@@ -84,6 +95,7 @@ def _print_exam(entries: Sequence[Entry]) -> None:
         goal = f"{entry.goal.raw:g}/{entry.goal.debiased:g}" if entry.goal else "-"
         shown.add_row(entry.name, *times_of(entry.elsewhere["time"], EXAM), goal)
     console.print(shown)
+    console.print(WORDS, highlight=False)
     headings = [*_headings(), "before", "goal"]
     shown = table_of("step time, each half of a table by parameters fitted to the other", headings)
     for entry in entries:
@@ -115,11 +127,11 @@ def times_of(time: Mapping[str, Any], keys: Iterable[str] = TIME) -> list[str]:
 
 
 def table_of(title: str, headings: Sequence[str]) -> Table:
-    """Return an empty table whose first column names a table of runs."""
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("table", no_wrap=True)
+    """Return an empty table whose first column names a table of runs and is the only one that may be too narrow."""
+    table = Table(title=title, box=box.SIMPLE, padding=(0, int(console.width >= ROOMY), 0, 0))
+    table.add_column("table", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column("\n".join(wrap(heading, HEADING, break_long_words=False)), justify="right", no_wrap=True)
     return table
 
 

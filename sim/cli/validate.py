@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress, TaskID
 
 from sim.catalog import names
-from sim.cli.exam import YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
+from sim.cli.exam import WORDS, YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
 from sim.costs.run_level import RunLevelSet, read_site, run_level
 from sim.specs import InputError
@@ -87,6 +87,8 @@ def validate_command(
     else:
         _print_levels(levels)
         _print({named[file]: found for file, found in results.items()})
+        told = f"written: {table}" if table else "--csv FILE writes them run by run"
+        console.print(told, highlight=False, soft_wrap=True)
     if (left := sum(len(found.skipped) for found in results.values())) == len(rows) > 0:
         raise InputError("RUNS", f"{left} of {many(left, 'row')} skipped", "at least one run that can be predicted")
 
@@ -121,7 +123,8 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
     if site is None:
         return read_site(profile) if profile else None
     cases, skipped = read_cases([site], profile)
-    distinct("--site", [*(case.row for case in cases), *rows])
+    known = [case.row for case in cases]
+    distinct("--site", known + rows, "ids that no run of RUNS has: what is predicted must not have been fitted to")
     if skipped:
         progress_console.print(
             f"--site: {len(skipped)} of {many(len(cases) + len(skipped), 'row')} skipped", highlight=False
@@ -168,6 +171,7 @@ def _print(results: Mapping[str, Validation]) -> None:
         for name, s in times.items():
             shown.add_row(name, *times_of(s))
         console.print(shown)
+        console.print(WORDS, highlight=False)
     memories = {name: s for name, s in found.items() if s["memory"]["n"] or any(s["oom"].values())}
     if memories:
         shown = table_of(

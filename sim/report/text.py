@@ -221,7 +221,8 @@ def robust_words(found: Robustness) -> str:
         return f"{words}; no single error within {FARTHEST} standard deviations changes it.{_odds(found)}"
     change = flip.at / flip.value - 1
     off = f"{percent(abs(change))} {'higher' if change > 0 else 'lower'} than assumed"
-    far = f"{digits3(flip.value)} → {digits3(flip.at)}, {digits3(abs(flip.sigmas))} standard deviations"
+    shown = seconds if "_s_" in f"_{flip.parameter}_" else digits3
+    far = f"{shown(flip.value)} → {shown(flip.at)}, {digits3(abs(flip.sigmas))} standard deviations"
     return f"{words}; plan {flip.rival} wins if the {flip.title} is {off} ({far}).{_odds(found)}"
 
 

@@ -78,10 +78,10 @@ def read_cases(tables: Sequence[Path], profile: str | None = None) -> tuple[list
     return cases + found, skipped
 
 
-def distinct(place: str, rows: Sequence[Measured]) -> None:
+def distinct(place: str, rows: Sequence[Measured], allowed: str = "every run once over all tables") -> None:
     """Raise InputError of `place` where a run stands in two tables."""
     seen = set[str]()
     for row in rows:
         if row.id in seen:
-            raise InputError(place, row.id, "every run once over all tables")
+            raise InputError(place, row.id, allowed)
         seen.add(row.id)

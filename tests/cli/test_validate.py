@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sim.cli.output import console
 from sim.validation.ablation import read_ablation
 from sim.validation.accuracy import read_accuracy
 from tests.oracle import reference
@@ -104,6 +105,19 @@ def test_the_table_for_people(validate, tmp_path) -> None:
     assert code == 0 and "step time" in out and "peak memory" in out and "regret" in out
     assert "mine: 3 predicted (1 out of memory), 1 skipped, 1 not for scoring" in out
     assert "1 x device: got 'abacus'" in out and "1 x use_for is blank" in out
+    assert "among runs of one `group`" in out and "--csv FILE writes them run by run" in out
+    assert f"written: {tmp_path}" in validate(tmp_path / "mine.csv", "--csv", tmp_path / "a.csv")[1]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_heading_and_no_number_is_cut(validate, tmp_path, monkeypatch, width) -> None:
+    monkeypatch.setattr(console, "width", width)
+    runs = ({"group": "a"}, {"group": "a", "tp": "2", "dp": "4", "step_time_s": "1e-4"})  # errors of many digits
+    code, out, _ = validate(write(tmp_path / "zero_bubble_2401_10241.csv", *runs))
+    lines = out.splitlines()
+    assert code == 0 and "…" not in out and max(map(len, lines)) <= width
+    for word in ("table", "runs", "mean", "bias", "p90", "order", "regret", "in 80", "width", "MFU", "bubble"):
+        assert any(word in line for line in lines[: lines.index(next(x for x in lines if "no bias:" in x))]), word
 
 
 @pytest.mark.parametrize("option", [(), ("--json",)])
@@ -134,7 +148,8 @@ def test_verdicts_are_printed_where_no_memory_was_measured(validate, tmp_path) -
         (("--profile", "nothing"), "--profile"),
         (("--site", "RUNS"), "--site"),
         (("--table", "RUNS"), "--csv"),
-        (("RUNS",), "RUNS"),
+        (("--site", "RUNS"), "--site: got 'site-1'; allowed: ids that no run of RUNS has"),
+        (("RUNS",), "RUNS: got 'site-1'; allowed: every run once over all tables"),
     ],
 )
 def test_bad_options_are_refused(validate, tmp_path, extra: tuple[str, ...], word: str) -> None:

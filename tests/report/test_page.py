@@ -112,6 +112,8 @@ def test_a_search_says_how_sure_its_order_is(tuned: Tuned) -> None:
     assert "plan 3 wins if the time of matrix products is 20\u00a0% lower than assumed (1.00 → 0.800, 1.50" in (
         robust_words(replace(tuned.robustness, flip=flip))
     )
+    flip = Flip(2, "host_s_per_launch", "issue time of a kernel", 5e-6, 8.39e-6, 1.24)
+    assert "(5.00 µs → 8.39 µs, 1.24 standard" in robust_words(replace(tuned.robustness, flip=flip))
 
 
 def test_a_search_that_ran_out_of_time_is_not_said_to_have_run_out_of_plans(tuned: Tuned) -> None:
