@@ -138,7 +138,7 @@ def simulate_command(
         print_json(told | ({"along": [{"name": name} | rental_data(row) for name, row in rows]} if along else {}))
         return
     lines = [*answer_rental(found, bound, notes), *answer_ends(ends), *answer_starts(begun), *answer_along(rows)]
-    for line in lines:
+    for line in (*lines, *([f"written: {html}"] if html else [])):
         console.print(line, highlight=False)
 
 

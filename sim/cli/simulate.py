@@ -36,7 +36,7 @@ from sim.run import Run, Trained, run_of, train
 from sim.run.losses import losses_of
 from sim.specs import Around, InputError
 from sim.specs.files import print_json
-from sim.units import HOUR_S, percent, seconds
+from sim.units import HOUR_S, grouped, percent, seconds
 
 MOST_HOURS = 10_000
 
@@ -74,7 +74,7 @@ def simulate_command(
     loaded = load_plan(job).job
     if loaded.plan is None:
         raise InputError("plan", None, "required: tp, pp, global_batch, ...")
-    checked_files({"--trace": trace, "--memory-trace": memory_trace, "--html": html}, job)
+    asked = checked_files({"--trace": trace, "--memory-trace": memory_trace, "--html": html}, job)
     step = simulate(loaded.model, priced(loaded.cluster, loaded.prices, loaded.training), loaded.plan, engine.value)
     run = run_of(step, loaded.around)
     lost = losses_of(step, loaded.around)
@@ -107,7 +107,7 @@ def simulate_command(
         console.print(line, highlight=False)
     if replayed:
         console.print(replay_words(replayed), highlight=False)
-    for line in assumed_words(step, run):
+    for line in (*assumed_words(step, run), *(f"written: {target}" for target in asked.values())):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -135,7 +135,7 @@ def _print(step: Step, run: Run | None) -> None:
     console.print(answer(step), style="bold", highlight=False)
     console.print(
         f"MFU {percent(step.mfu)} (Megatron's convention), HFU {percent(step.hfu)}, "
-        f"{step.tokens_per_s_per_gpu:.0f} tokens/s a GPU; fits: {step.fits}",
+        f"{grouped(round(step.tokens_per_s_per_gpu))} tokens/s a GPU; fits: {step.fits}",
         highlight=False,
     )
     for line in run_words(run):

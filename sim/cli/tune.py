@@ -23,12 +23,13 @@ from sim.report.table import COLUMNS
 from sim.report.text import answer_tuned, assumed_words, effect_words, fitting_words, robust_words, run_words
 from sim.run import Run, run_of
 from sim.specs import InputError, Job
+from sim.specs.cluster import MIXED
 from sim.specs.files import checked_folder, none_left_empty, print_json
 from sim.specs.job import Tune
 from sim.tuner.effects import effects
 from sim.tuner.stop import Stop
 from sim.tuner.tune import Tuned, tune
-from sim.units import digits3, many
+from sim.units import digits3, grouped, many
 
 BETWEEN = 2
 """Characters between the columns of a table, and beside them."""
@@ -73,7 +74,7 @@ def tune_command(
     if out:
         with written("--out", out), none_left_empty(out):
             out.mkdir(parents=True, exist_ok=True)
-            save_plans([r.step for r in found.plans], out, loaded.around)
+            saved = save_plans([r.step for r in found.plans], out, loaded.around)
     if as_json:
         print_json(tuned_data(found, run, stop))
     else:
@@ -83,6 +84,10 @@ def tune_command(
         told = f"interrupted: the best plan so far, not certified; left out: {', '.join(stop.left_out)}"
         progress_console.print(told, soft_wrap=True)
     if out:
+        if not as_json:
+            more = f" to {saved[-1].name}" if len(saved) > 1 else ""
+            words = f"plans: {saved[0]}{more}, best first, which trainsim simulate and trainsim emit read"
+            console.print(words, highlight=False, soft_wrap=True)
         limit = f" --budget-s {budget_s:g}" if budget_s < inf else ""
         again = f"trainsim tune job.json --top {top}{limit} --out out"
         _report(found, run, out / "report.html", again, as_json)
@@ -190,7 +195,8 @@ def _longest(made: Ranked, name: str, between: str | None) -> int:
 
 
 def _print(found: Tuned, run: Run | None, stop: Stop) -> None:
-    title = f"{found.model.name} on {found.cluster.gpus} x {found.cluster.device}, global batch {found.global_batch}"
+    on = MIXED.join(f"{member.gpus} x {member.device}" for member in found.cluster.members)
+    title = f"{found.model.name} on {on}, global batch {found.global_batch}"
     made = ranked(found)
     console.print(_table(made, title, console.width))
     for note in made.notes:
@@ -214,7 +220,7 @@ def _print(found: Tuned, run: Run | None, stop: Stop) -> None:
     rate = found.evaluated / max(found.seconds["score"] + found.seconds["stages"], 1e-9)
     proof = found.proof if found.certified else f"not certified ({found.proof})"
     console.print(
-        f"\n{many(found.evaluated, 'plan')} scored ({rate:,.0f}/s), {fitting_words(found)}; "
+        f"\n{many(found.evaluated, 'plan')} scored ({grouped(round(rate))}/s), {fitting_words(found)}; "
         f"{found.seconds['total']:.1f} s in all; optimum of the space {proof}"
     )
     for line in found.assumed:

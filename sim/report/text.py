@@ -133,7 +133,7 @@ def fitting_words(found: Tuned) -> str:
     """
     unequal = sum(bool(one.step.plan.stages or one.step.plan.stage_layers) for one in found.plans)
     more = f", {unequal} of unequal stages among the best" if unequal else ""
-    return f"{found.feasible} of equal stages fit{more}"
+    return f"{grouped(found.feasible)} of equal stages fit{more}"
 
 
 def memory_words(step: Step, ranks: int = 8) -> list[str]:

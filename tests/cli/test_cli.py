@@ -198,14 +198,26 @@ def test_what_fits_by_unequal_stages_alone_is_counted(trainsim, tmp_path, target
 
 
 @pytest.mark.slow
-def test_tune_table(trainsim, search):
-    code, out, _ = trainsim("tune", search, "--top", 2)
+def test_tune_table(trainsim, search, tmp_path):
+    code, out, _ = trainsim("tune", search, "--top", 2, "--out", tmp_path / "out")
     assert code == 0
+    assert f"plans: {tmp_path}/out/plan-1.json to plan-2.json, best first" in out
     words = " ".join(out.split())
     assert "the textbook plan" in words
     told = "P(best)", "sampled calibrations", "Step time with 10 % better hardware"
     assert all(text in words for text in told)
     assert "certified" in out
+
+
+def test_tune_counts_the_devices_of_every_group_apart(trainsim, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: {name: two, layers: 4, hidden: 512, heads: 8, vocab: 1024, seq: 256}\n"
+        "cluster: {groups: [{device: l4, gpus_per_node: 2}, {device: t4, gpus_per_node: 2}]}\n"
+        "tune: {global_batch: 16, knobs: {unequal_stages: false}}\n"
+    )
+    code, out, _ = trainsim("tune", job, "--top", 2)
+    assert code == 0 and "two on 2 x l4 + 2 x t4, global batch 16" in out
 
 
 def test_schedule(trainsim):

@@ -132,7 +132,7 @@ def test_words_and_page(market, tmp_path):
     assert code == 0
     assert "dynamic: net ends after" in out
     assert "never taken away" in out
-    assert "gpu_type" in out
+    assert "gpu_type" in out and "written: " in out
     assert "net, rented by dynamic" in page.read_text("utf-8")
 
 

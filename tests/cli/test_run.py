@@ -61,6 +61,7 @@ def test_sections_join_in_turn(trainsim, job, tmp_path):
     assert rows["beside other jobs"] == {key: data["run"]["shared"][key] for key in rows["steps alone"]}
     html = tmp_path / "step.html"
     out = " ".join(trainsim("simulate", stated, "--html", html)[1].split())
+    assert out.endswith(f"written: {html}")
     assert "Beside other jobs, by max_min_fairness_perf: " in out
     assert "What the run takes as each part of its job joins" in html.read_text()
     bad = job("training: {tokens: 2e9}\n" + sharing.replace("96", "4"))
