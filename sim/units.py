@@ -46,6 +46,11 @@ def seconds(value: float) -> str:
     return _scaled(value, _SECONDS, "")
 
 
+def lasting(seconds_: float) -> str:
+    """Return how long something lasts, from an hour on in hours."""
+    return seconds(seconds_) if seconds_ < HOUR_S else f"{digits3(seconds_ / HOUR_S)} h"
+
+
 def si(value: float, unit: str) -> str:
     """Return a value with an SI prefix (1 GB = 1e9 B): `71.2 GB`, `989 TFLOP/s`."""
     return _scaled(value, _SI, unit)

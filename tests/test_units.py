@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.units import counted, digits3, gigabytes, seconds, si
+from sim.units import counted, digits3, gigabytes, lasting, seconds, si
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ def test_three_digits(value, text):
 @pytest.mark.parametrize(("value", "text"), [(31.43, "31.4 s"), (0.0131, "13.1 ms"), (2e-9, "2.00 ns"), (0, "0 ns")])
 def test_seconds(value, text):
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(712_645, "198 h"), (3600, "1.00 h"), (3599, "3\u2009599 s"), (0.5, "500 ms")]
+)
+def test_lasting(value, text):
+    assert lasting(value) == text
 
 
 def test_si():

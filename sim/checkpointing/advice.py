@@ -13,7 +13,7 @@ from sim.checkpointing.laws import costs, frequencies, goodputs
 from sim.specs import Checkpointing, Failures, InputError
 from sim.specs.arguments import checked
 from sim.specs.checkpointing import MOST_STEPS
-from sim.units import grouped, percent, seconds
+from sim.units import grouped, lasting, percent, seconds
 
 POLICIES = {
     "checkfreq": "the least within the overhead budget, contention included",
@@ -224,20 +224,20 @@ def _reasons(times: Times, given: Checkpointing, own: Choice, cost: dict[str, fl
     lost = [f"{seconds(value)} {what}" for name, what in LOSSES.items() if (value := cost[name]) > 0]
     every = often(own.steps_between)
     does = f"costs {percent(own.overhead_fraction)}: {', '.join(lost)}" if lost else "costs nothing, as all is hidden"
-    yield f"a checkpoint {every} ({seconds(own.interval_s)}) {does}"
+    yield f"a checkpoint {every} ({lasting(own.interval_s)}) {does}"
     at_once = float(frequencies()(times.values | {"overhead_budget": given.overhead_budget, "mtbf_s": 1.0})["at_once"])
     if 1 < own.steps_between <= at_once:
         yield f"below {at_once:.0f} steps one would still be written when the next is due"
     if odds.mtbf_s is None:
         return
     after = f"{seconds(odds.restart_s)} to restart, {seconds(times.reload_s)} to read"
-    yield f"a failure every {seconds(odds.mtbf_s)} loses {seconds(own.lost_work_s)} of work, {after}"
+    yield f"a failure every {lasting(odds.mtbf_s)} loses {seconds(own.lost_work_s)} of work, {after}"
     share = 1 - odds.available.fraction
     if share >= RARE:
         spare = given.failures.spares
         nodes = "no spare node" if not spare else "one spare node" if spare == 1 else f"{spare} spare nodes"
         goes_on = "fewer replicas train" if given.failures.elastic else "nothing trains"
-        away = f"a node that failed is away for {seconds(given.failures.repair_s)}"
+        away = f"a node that failed is away for {lasting(given.failures.repair_s)}"
         yield f"{away}, with {nodes}: {goes_on}, which takes {percent(share)}"
 
 

@@ -66,8 +66,8 @@ def sweep_command(
         return
     console.print(f"{words(found.counts)}; {found.seconds:.1f} s, {digits3(found.rate)} a second", highlight=False)
     with Store(store) as held:
-        for told in found_words(held):
-            console.print(told, highlight=False, soft_wrap=True)
+        for words_ in found_words(held):
+            console.print(words_, highlight=False, soft_wrap=True)
     console.print(f"store: {store}", highlight=False, soft_wrap=True)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sim.checkpointing import Advice, Simulated, Times
 from sim.checkpointing.advice import often
-from sim.units import digits3, many, percent, seconds, si
+from sim.units import digits3, lasting, many, percent, seconds, si
 
 
 def answer_plan(advice: Advice, times: Times) -> Iterator[str]:
@@ -31,7 +31,7 @@ def answer_simulated(found: Simulated) -> Iterator[str]:
     low, high = found.goodput_interval
     runs = f"{len(found.samples)} runs" if len(found.samples) > 1 else "one run"
     spread = f" ({percent(low)} to {percent(high)} in four runs of five)" if len(found.samples) > 1 else ""
-    yield f"Goodput {percent(found.goodput)}{spread} in {runs} of {seconds(found.samples[0].seconds)}."
+    yield f"Goodput {percent(found.goodput)}{spread} in {runs} of {lasting(found.samples[0].seconds)}."
     yield (
         f"A checkpoint {often(found.steps_between)}, {digits3(found.checkpoints)} of them, overhead "
         f"{percent(found.overhead_percent / 100)}; the nodes are there {percent(found.available_fraction)} of the time."

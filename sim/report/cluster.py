@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sim.cluster.results import Simulated
 from sim.cluster.sensitivity import Sensitivity
-from sim.report.numbers import lasting
-from sim.units import digits3, grouped, many, percent
+from sim.units import digits3, grouped, lasting, many, percent
 
 
 def answer_cluster(found: Simulated) -> Iterator[str]:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sim.decentralized import Simulated, WhatIf
 from sim.decentralized.accuracy import Estimate
-from sim.report.numbers import lasting
-from sim.units import digits3, grouped, many, percent, si
+from sim.units import digits3, grouped, lasting, many, percent, si
 
 AXES = {
     "bandwidth": ("links of", "B/s"),

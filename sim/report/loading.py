@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from sim.loading import Prediction, Simulated, WhatIf
-from sim.report.numbers import lasting
-from sim.units import counted, digits3, many, percent, si
+from sim.units import counted, digits3, lasting, many, percent, si
 
 
 def answer_loading(found: Prediction) -> list[str]:

@@ -6,9 +6,8 @@ from statistics import fmean
 
 from sim.market.optimum import Optimum
 from sim.market.results import Rental, Stay
-from sim.report.numbers import lasting
 from sim.report.shown import Table, table
-from sim.units import HOUR_S, digits3, grouped, many, percent
+from sim.units import HOUR_S, digits3, grouped, lasting, many, percent
 
 MOST_STAYS = 20
 """Of a longer path the rest is counted."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sim.units import HOUR_S, digits3, seconds
+from sim.units import digits3
 
 
 class Unit(NamedTuple):
@@ -82,8 +82,3 @@ def shorten(text: str, limit: int = 40) -> str:
 def tenths(share: float) -> str:
     """Return a share in percent with one decimal, where little is lost of a whole."""
     return f"{100 * share:.1f}\u00a0%"
-
-
-def lasting(seconds_: float) -> str:
-    """Return how long something lasts, from an hour on in hours."""
-    return seconds(seconds_) if seconds_ < HOUR_S else f"{digits3(seconds_ / HOUR_S)} h"

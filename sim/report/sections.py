@@ -6,7 +6,7 @@ from sim.engine.certainty import carried_sigma, waiting_sigma
 from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
-from sim.report.numbers import byte_unit, days_interval, lasting, signed, tenths, time_unit
+from sim.report.numbers import byte_unit, days_interval, signed, tenths, time_unit
 from sim.report.text import (
     answer_trained,
     critical_words,
@@ -23,7 +23,7 @@ from sim.run import Run, in_turn
 from sim.run.trained import Trained
 from sim.specs.catalog import precision
 from sim.tuner.fixes import fixes
-from sim.units import counted, digits3, grouped, many, percent, seconds, si
+from sim.units import counted, digits3, grouped, lasting, many, percent, seconds, si
 
 MAX_RANKS_LISTED = 64
 IN_TURN = "What the run takes as each part of its job joins those above, with 80 % intervals."

@@ -12,7 +12,6 @@ from sim.report.numbers import (
     byte_unit,
     bytes_interval,
     days_interval,
-    lasting,
     probability,
     seconds_interval,
     signed,
@@ -27,7 +26,7 @@ from sim.tuner.effects import Effect, Target
 from sim.tuner.elasticity import CHANGE
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
-from sim.units import HOUR_S, counted, digits3, grouped, many, percent, seconds, si
+from sim.units import HOUR_S, counted, digits3, grouped, lasting, many, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
 ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", "run level: fitted to runs of the site")

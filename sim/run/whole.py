@@ -14,7 +14,7 @@ from sim.run.shared import Shared, shared
 from sim.specs import Around, Checkpointing, Loading, Prices, Sharing, Training
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError, Told
-from sim.units import DAY_S, HOUR_S, seconds
+from sim.units import DAY_S, HOUR_S, lasting
 
 KWH_J = 3.6e6
 LEAST_GOODPUT = 1e-12
@@ -86,7 +86,7 @@ def whole_run(
     lost = losses(step, training, loading, checkpointing, steps)
     if lost.saving and not lost.goodput >= LEAST_GOODPUT:
         kept = "failures so rare, or checkpoints and restarts so short, that some of the training is kept"
-        raise InputError("checkpointing", Told(f"a failure every {seconds(lost.saving.mtbf_s)}"), kept)
+        raise InputError("checkpointing", Told(f"a failure every {lasting(lost.saving.mtbf_s)}"), kept)
     draw, gpus = device_draw(step, training.utilisation, lost.shares.get("data", 0.0)), step.placed.gpus
     price = gpu_hour_price(step, training, prices)
     wall_s = steps * step.step_time_s / lost.goodput

@@ -142,6 +142,7 @@ def test_waiting_for_a_repair_is_lost_and_a_spare_saves_it():
     assert spared == pytest.approx(many * 4 / 5)  # Erlang's loss formula: 1 - (1/2) / (1 + 1 + 1/2)
     why = plan(TIMES, Checkpointing(failures=away), 3600.0).why
     assert "no spare node: nothing trains, which takes 50\xa0%" in why[-1]
+    assert "a failure every 1.00 h loses" in why[-2] and "is away for 1.00 h" in why[-1]
 
 
 @pytest.mark.parametrize(

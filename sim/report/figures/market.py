@@ -15,11 +15,11 @@ from sim.market.offers import Floats, Offer
 from sim.market.optimum import Optimum
 from sim.market.results import Rental, Stay
 from sim.report.market import moment
-from sim.report.numbers import lasting, signed
+from sim.report.numbers import signed
 from sim.report.theme import HEIGHT, MARGIN, STYLES, Theme, colour, frame, mixed, safe
 from sim.specs.arguments import checked
 from sim.specs.fields import InputError
-from sim.units import HOUR_S, digits3
+from sim.units import HOUR_S, digits3, lasting
 from sim.validation.market_results import BASELINE, BOUND, LeftOut, Reductions
 
 LINES = 30
