@@ -27,6 +27,7 @@ from sim.report.text import (
     answer_trained,
     assumed_words,
     critical_words,
+    fixing_words,
     losses_words,
     memory_words,
     replay_words,
@@ -73,7 +74,8 @@ def simulate_command(
     """Predict one training step of a plan."""
     loaded = load_plan(job).job
     if loaded.plan is None:
-        raise InputError("plan", None, "required: tp, pp, global_batch, ...")
+        found = "; trainsim tune --out DIR finds some" if loaded.tune else ""
+        raise InputError("plan", None, f"required: tp, pp, global_batch, ...{found}")
     asked = checked_files({"--trace": trace, "--memory-trace": memory_trace, "--html": html}, job)
     step = simulate(loaded.model, priced(loaded.cluster, loaded.prices, loaded.training), loaded.plan, engine.value)
     run = run_of(step, loaded.around)
@@ -144,5 +146,5 @@ def _print(step: Step, run: Run | None) -> None:
         if value:
             console.print(f"  {name:<10} {seconds(value):>10}  {percent(value / step.step_time_s):>7}")
     console.print(critical_words(step), highlight=False)
-    for line in (*step.learned, *memory_words(step)):
+    for line in (*step.learned, *memory_words(step), *([fixing_words(step)] if step.fits == "no" else [])):
         console.print(line, highlight=False)

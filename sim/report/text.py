@@ -24,11 +24,14 @@ from sim.run.trained import Trained
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.tuner.effects import Effect, Target
 from sim.tuner.elasticity import CHANGE
+from sim.tuner.fixes import fixes
 from sim.tuner.robustness import FARTHEST, Robustness
 from sim.tuner.tune import Tuned
 from sim.units import HOUR_S, counted, digits3, grouped, lasting, many, percent, seconds, si
 
 TEMPO = ", Tempo's layers"
+FIXES = 3
+"""Changes that are named where a plan does not fit."""
 ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", "run level: fitted to runs of the site")
 """How those of a step's assumptions begin that say whose kernels were timed, and what is known of one's own cluster."""
 
@@ -133,6 +136,20 @@ def fitting_words(found: Tuned) -> str:
     unequal = sum(bool(one.step.plan.stages or one.step.plan.stage_layers) for one in found.plans)
     more = f", {unequal} of unequal stages among the best" if unequal else ""
     return f"{grouped(found.feasible)} of equal stages fit{more}"
+
+
+def fixing_words(step: Step) -> str:
+    """Return which single changes make a plan fit that does not, the least slow three, or that none does.
+
+    For example "Fits with one change: ZeRO-0 → ZeRO-2 (+1.3 % time), tp 1 → 2 (+7.0 % time)."
+    """
+    found = fixes(step)
+    if fitting := [fix for fix in found if fix.step.fits == "yes"][:FIXES]:
+        changes = (f"{fix.change} ({signed(100 * fix.slower, 1)} % time)" for fix in fitting)
+        return f"Fits with one change: {', '.join(changes)}."
+    most = max(found, key=lambda fix: fix.saved_bytes, default=None)
+    told = f" ({most.change} saves {byte_unit(most.saved_bytes).text(most.saved_bytes)})" if most else ""
+    return f"No single change makes it fit{told}; trainsim tune searches all plans."
 
 
 def memory_words(step: Step, ranks: int = 8) -> list[str]:
@@ -303,7 +320,7 @@ def answer_run(run: Run) -> str:
 
 def measures_words(run: Measures) -> str:
     """Return what a run takes: `54.2 days (48.1–61.0), 2.30 million GPU-hours, 9.10 million USD, 1.90 GWh`."""
-    cost = "cost not known (no price)" if run.cost_usd is None else f"{counted(run.cost_usd)} USD"
+    cost = "cost not known (no cluster.usd_per_gpu_hour)" if run.cost_usd is None else f"{counted(run.cost_usd)} USD"
     days, energy = days_interval(run.days, run.days_interval), si(run.energy_kwh * 1e3, "Wh")
     return f"{days}, {counted(run.gpu_hours)} GPU-hours, {cost}, {energy}"
 

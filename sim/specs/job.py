@@ -122,6 +122,9 @@ def read_sections(raw: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any],
     if isinstance(version, int) and version > PLAN_VERSION:
         allowed = f"{PLAN_VERSION}: a newer version of trainsim wrote this plan"
         return {}, [InputError("schema_version", version, allowed)]  # nothing else need be right then
+    if "model_type" in raw and "model" not in raw:
+        allowed = "required: this is a config.json, which a job names, model: config.json, beside cluster and plan"
+        return {}, [InputError("model", None, allowed)]
     readers = section_readers(raw, folder)
     made: dict[str, Any] = {}
     beside = PLAN_FILE if "schema_version" in raw else ()

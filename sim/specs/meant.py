@@ -17,13 +17,18 @@ NAMES = re.compile(r"(?:one of|known keys:|known:|a knob:) ([^;]+)")
 """Where a text of what is allowed lists names, up to its next semicolon."""
 
 
-def near(name: str, names: Iterable[str]) -> list[str]:
-    """Return those of `names` that begin with `name`, or the one that it may misspell; none for a number."""
+def near(name: str, names: Iterable[str], keys: bool = False) -> list[str]:
+    """Return those of `names` that begin with `name`, or the one that it may misspell; none for a number.
+
+    keys: the names are of fields, of which other programs' often hold a part: `layers` is meant by `num_layers`.
+    """
     known = {other.lower(): other for other in names if not _is_number(other)}
     if not name or _is_number(name):
         return []
     begun = [other for other in known if other.startswith(name.lower())]
-    return [known[other] for other in begun[:MOST_NEAR] or get_close_matches(name.lower(), known, 1, LIKENESS)]
+    parts = sorted((other for other in known if keys and f"_{other}_" in f"_{name.lower()}_"), key=len)[-1:]
+    found = begun[:MOST_NEAR] or parts or get_close_matches(name.lower(), known, 1, LIKENESS)
+    return [known[other] for other in found]
 
 
 def with_meant(path: str, value: object, allowed: str) -> str:
@@ -31,11 +36,12 @@ def with_meant(path: str, value: object, allowed: str) -> str:
     number = _number(path, value) if "number" in allowed else None
     if number:
         return f"{allowed}; did you mean {number}?"
-    wrong, listed = _last_key(path) if allowed.startswith(KEYS) else value, NAMES.search(allowed)
+    keys = allowed.startswith(KEYS)
+    wrong, listed = _last_key(path) if keys else value, NAMES.search(allowed)
     if listed is None or not isinstance(wrong, str):
         return allowed
     names = [part.split()[0] for part in listed[1].split(", ") if part.strip()]
-    found = near(wrong, names)
+    found = near(wrong, names, keys)
     if not found:
         return allowed
     if len(listed[1]) > LONG_LIST:

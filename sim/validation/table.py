@@ -149,7 +149,8 @@ def read_runs(path: str | Path) -> list[Measured]:
         found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
         more = ", ".join(name for name in COLUMNS if name not in REQUIRED)
         once = "each column once" + (", separated by commas" if len(header) == 1 else "")
-        meant = [f"{' or '.join(names)} for {name}" for name in wrong["unknown"] if (names := near(name, COLUMNS))]
+        known = {name: near(name, COLUMNS, keys=True) for name in wrong["unknown"]}
+        meant = [f"{' or '.join(names)} for {name}" for name, names in known.items() if names]
         hint = f"; did you mean {', '.join(meant)}?" if meant else ""
         raise InputError(f"{file}:1", found, f"{once}: {', '.join(REQUIRED)}, and where there are any {more}{hint}")
     rows: dict[str, Measured] = {}

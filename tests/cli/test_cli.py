@@ -220,6 +220,19 @@ def test_tune_counts_the_devices_of_every_group_apart(trainsim, tmp_path):
     assert code == 0 and "two on 2 x l4 + 2 x t4, global batch 16" in out
 
 
+def test_a_plan_that_does_not_fit_is_told_what_would(trainsim, tmp_path):
+    def told(plan):
+        (tmp_path / "job.yaml").write_text(f"model: llama3-8b\ncluster: {{device: h100-sxm-80gb}}\nplan: {{{plan}}}\n")
+        return " ".join(trainsim("simulate", tmp_path / "job.yaml")[1].split())
+
+    near, far = told("global_batch: 64, zero: 2, micro_batch: 4"), told("global_batch: 64, zero: 0, micro_batch: 8")
+    assert "and does not fit" in near and "and does not fit" in far
+    assert re.search(r"Fits with one change: recompute none → full \(\+\d\d\.\d % time\)\.", near)
+    assert re.search(r"No single change makes it fit \(.* saves \d+ GB\); trainsim tune searches all plans\.", far)
+    fits = told("global_batch: 64, zero: 3, micro_batch: 1")
+    assert "fits: yes" in fits and "change" not in fits
+
+
 def test_schedule(trainsim):
     code, out, _ = trainsim(
         "schedule", "1f1b", "--ranks", 2, "--microbatches", 2, "--durations", "F=0.5,comm=0.25", "--json"

@@ -37,6 +37,16 @@ def test_names(name, found):
     assert near(name, DEVICES) == found
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("num_layers", ["layers"]), ("hidden_size", ["hidden"]), ("n_kv_heads", ["kv_heads"]), ("max_seq", ["seq"])],
+)
+def test_a_name_inside_another_is_meant(name, found):
+    known = ["mtp_layers", "layers", "hidden", "heads", "kv_heads", "seq"]
+    assert near(name, known, keys=True) == found
+    assert near("llama4_text", ["llama"]) == []  # of values a part is another thing
+
+
 @pytest.mark.parametrize(("path", "text", "number"), UNITS)
 def test_text_with_a_unit(path, text, number):
     assert str(InputError(path, text, "a number from 0 to 1e18")).endswith(f"; did you mean {number}?")
