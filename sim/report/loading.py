@@ -1,6 +1,7 @@
 """What a prediction of the input pipeline says, in lines."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import isfinite
 
 from sim.loading import Prediction, Simulated, WhatIf
@@ -37,12 +38,19 @@ def answer_simulated(found: Simulated, law: Prediction) -> list[str]:
 
 
 def what_if_lines(rows: Sequence[WhatIf]) -> list[str]:
-    """Return a line for every setting."""
-    return [
-        f"{rows[0].axis} {_value(row)}: {digits3(row.samples_per_s)} samples/s, fetch stall "
-        f"{percent(row.fetch_stall_fraction)}, prep stall {percent(row.prep_stall_fraction)}"
-        for row in rows
-    ]
+    """Return a line for every setting, one for numbers that follow each other and change nothing."""
+    lines = []
+    for (told, _), alike in groupby(
+        rows, key=lambda row: (_found(row), row.value if isinstance(row.value, str) else "")
+    ):
+        first, *more = map(_value, alike)
+        lines.append(f"{rows[0].axis} {first}{f' to {more[-1]}' if more else ''}: {told}")
+    return lines
+
+
+def _found(row: WhatIf) -> str:
+    stalls = f"fetch stall {percent(row.fetch_stall_fraction)}, prep stall {percent(row.prep_stall_fraction)}"
+    return f"{digits3(row.samples_per_s)} samples/s, {stalls}"
 
 
 def _value(row: WhatIf) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sim.catalog import names
 from sim.loading import predict, simulate, study, what_if
 from sim.report import figures
 from sim.report.loading import answer_loading, answer_simulated, what_if_lines
@@ -54,3 +55,10 @@ def test_lines_say_rates_stalls_and_what_is_enough():
     assert answer_simulated(simulate(LOADING, 2_000.0, 16), found)[0].startswith("Simulated: ")
     assert len(what_if_lines(ROWS)) == len(ROWS)
     assert what_if_lines(ROWS)[1].startswith("cache 20.0")
+
+
+def test_what_changes_nothing_is_one_line():
+    idle = "10.0 samples/s, fetch stall 0.0\u00a0%, prep stall 0.0\u00a0%"
+    assert what_if_lines(what_if(LOADING, 10.0, "cache")) == [f"cache 0 B to 400 MB: {idle}"]
+    by_name = what_if_lines(what_if(LOADING, 10.0, "storage"))
+    assert len(by_name) == len(names("storage")) and not any(" to " in line for line in by_name)
