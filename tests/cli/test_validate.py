@@ -65,7 +65,7 @@ def test_names_in_brackets_are_names(validate, tmp_path) -> None:
     file = write(tmp_path / "runs[red].csv", {"source": "[/x] lab"})
     assert "runs[red]" in validate(file)[1].replace("runs[red]:", "")
     code, out, _ = validate(file, "--ablation", tmp_path / "out.csv")
-    assert code == 0 and "[/x] lab" in out
+    assert code == 0 and "[/x]" in out  # a heading of several words takes several lines
 
 
 def test_tables_without_step_times_are_told(validate, tmp_path) -> None:
