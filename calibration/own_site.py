@@ -22,6 +22,9 @@ from sim.validation.metrics import Floats
 from sim.validation.predict import by_halves, fit_site, log_errors
 from sim.validation.validate import Reason
 
+ENOUGH = 3
+"""Runs that told others of their site better than other sites' did; of one alone SimuMax's were told worse (README)."""
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -115,5 +118,7 @@ def site_command(tables: Sequence[Path], out: Path, base: str, as_json: bool) ->
     halves = f", {errors['other_half_mape']:.1f} % by those fitted to the other half" if len(found.left_out) else ""
     told = f"{errors['runs']} runs: {errors['before_mape']:.1f} % off by the parameters so far{halves}"
     progress.print(told, markup=False, highlight=False, soft_wrap=True)
+    if len(found.before) < ENOUGH:
+        progress.print(f"fewer than {ENOUGH} runs may mislead: one of them may be odd", markup=False)
     job = f"cluster: {{device: {found.device}, profile: {profile_name(out)}}}"
     progress.print(job, markup=False, highlight=False, soft_wrap=True)

@@ -155,6 +155,7 @@ def test_one_run_takes_the_spread_of_others_and_json_says_so(runs, tmp_path):
     (tmp_path / "one.csv").write_text(f"job,step_time_s\n{runs}/0.yaml,5.5\n")
     given = ["--from", str(tmp_path / "one.csv"), "--base", BASE, "--out", str(tmp_path / "mine"), "--json"]
     told = json.loads(CliRunner().invoke(cli.app, given).stdout)
+    assert "fewer than 3 runs may mislead" in CliRunner().invoke(cli.app, given[:-1]).stderr
     assert told["errors"]["runs"] == 1 and told["errors"]["other_half_mape"] is None
     assert told["site"]["sigma_log"] == run_level().sigma_log
     assert set(told["site"]["parameters"]) == {*RunLevel.__dataclass_fields__}

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.costs.profile import Z80
+from sim.costs.run_level import run_level
 from sim.validation import exam
 from sim.validation.exam import GOALS, examine, two_fold
 from sim.validation.fit import halved, spread, spread_of_unseen
+from sim.validation.predict import fit_site, log_errors
 from sim.validation.table import read_runs
+from sim.validation.validate import translated
 from tests.oracle import reference
 from tests.validation.runs import write
 
@@ -88,3 +91,20 @@ def test_the_sites_reach_what_they_reach():
         inside, runs = inside + time["n"] * time["coverage80"], runs + time["n"]
     # Of tables of 12 to 24 runs one alone says little.
     assert 0.75 <= inside / runs <= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "reached"), [("bigscience_a100", 6.0), ("zero_bubble_2401_10241", 3.9)])
+def test_three_runs_of_a_site_tell_the_others(name, reached):
+    """Four draws of three: better than what other sources tell, and the interval holds."""
+    cases = translated([row for row in read_runs(reference(f"runs/{name}.csv")) if "time" in row.uses])
+    elsewhere = log_errors(cases, run_level(cases[0].row.source).parameters)
+    random, errors, inside = np.random.default_rng(0), [], []
+    for _ in range(4):
+        known = {*random.choice(len(cases), 3, replace=False).tolist()}
+        site = fit_site([case for n, case in enumerate(cases) if n in known])
+        left = log_errors([case for n, case in enumerate(cases) if n not in known], site.parameters)
+        errors.append(100 * np.mean(np.abs(np.exp(left) - 1)))
+        inside.append(np.mean(np.abs(left) <= Z80 * site.sigma_log))
+    assert np.mean(errors) < min(reached, 100 * np.mean(np.abs(np.exp(elsewhere) - 1)))
+    assert np.mean(inside) > 0.5
