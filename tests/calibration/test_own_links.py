@@ -1,5 +1,6 @@
 """Collectives of one's own cluster: parameters behind made logs are found; what logs do not tell stays the base's."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import cli, own_links
-from calibration.nccl_logs import Log
+from calibration.nccl_logs import Log, read_log
 from calibration.own_links import SWITCH, Timings, calibrate_links, fitted, predict, timings
 from calibration.store import SESSION
 from sim.costs.profile import load_profile
@@ -16,6 +17,7 @@ from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import device, models
 from tests.calibration import nccl
+from tests.oracle import reference
 
 BASE = "h100-sxm-80gb"
 SIZES = 2.0 ** np.arange(10, 34)
@@ -179,3 +181,15 @@ def test_timings_of_several_logs_lie_side_by_side():
     t = timings(logs, device(BASE))
     assert isinstance(t, Timings) and len(t.size) == 2 * len(SIZES)
     assert own_links.predict(t.where(t.n == 8), device(BASE), parameters()) == pytest.approx(logs[0].seconds, rel=0.1)
+
+
+def test_a_published_log_gives_the_shipped_profiles_switch(tmp_path):
+    """NVIDIA's own log of eight H100, to which the shipped profile was fitted (`calibration.published.collectives`)."""
+    with reference("collectives/allreduce_h100.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["n_gpus"] == "8"]
+    sizes, seconds = ([float(row[c]) * f for row in rows] for c, f in (("size_bytes", 1), ("out_of_place_us", 1e-6)))
+    path = tmp_path / "published.log"
+    path.write_text(nccl.log("all_reduce", (8,), sizes, seconds))
+    found = fitted([read_log(path)], load_profile(BASE), device(BASE)).profile.collectives
+    assert found[SWITCH] == pytest.approx(load_profile(BASE).collectives[SWITCH], rel=0.02)
+    assert found["intra_alpha"] == pytest.approx(load_profile(BASE).collectives["intra_alpha"], rel=0.1)
