@@ -257,7 +257,14 @@ def _inputs(
     if trace is not None:
         held = log.jobs if log else read_trace(trace)
         return _Inputs(held, len(held), known, prices, costs, spread, notes)
-    return _Inputs(generate(jobs, every, seed, known, multi_gpu=multi_gpu), jobs, known, prices, costs, spread)
+    try:
+        drawn_jobs = generate(jobs, every, seed, known, multi_gpu=multi_gpu)
+    except InputError as error:
+        if error.path != "throughputs":
+            raise
+        less = ", or --multi-gpu left out" if multi_gpu else ""
+        raise InputError("--throughputs", str(throughputs), f"{error.allowed}{less}") from None
+    return _Inputs(drawn_jobs, jobs, known, prices, costs, spread)
 
 
 def _refuse(unheeded: bool, stated: Mapping[str, float | str | None], why: str) -> None:

@@ -1,6 +1,7 @@
 """`trainsim market`: a job that rents its devices where and when they are cheap."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -53,6 +54,8 @@ WORTH = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 USUAL = {"boot_s": BOOT_S, "restart_s": RESTART_S, "state_bytes": 0.0, "data_bytes": 0.0, "lost_work_s": 0.0}
 EGRESS = "egress_usd_per_gb"
 """What a GB costs that leaves a cloud whose tariff the catalog does not know."""
+BY_STRATEGY = ("strategy", "steps_per_s")
+"""What errors name where a strategy cannot rent what the job needs."""
 MOVES = (*(each.name for each in fields(Moves) if each.name != "tariffs"), EGRESS)
 
 app = typer.Typer(
@@ -124,7 +127,7 @@ def simulate_command(
     asked = Asked(job, market, _moves(moves, market), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     asked = _taken_away(asked, taken_away, availability, seed, starts * DAY_S)
     chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)
-    with progress_console.status("renting"):
+    with progress_console.status("renting"), _as_stated(step_hours, chosen.name):
         found, grid = asked.rented(chosen)
         bound = asked.bounded(grid, _until(found))
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
@@ -140,6 +143,18 @@ def simulate_command(
     lines = [*answer_rental(found, bound, notes), *answer_ends(ends), *answer_starts(begun), *answer_along(rows)]
     for line in (*lines, *([f"written: {html}"] if html else [])):
         console.print(line, highlight=False)
+
+
+@contextmanager
+def _as_stated(step_hours: float, strategy: str = "") -> Iterator[None]:
+    """Name the options in errors of what they fill under other names."""
+    given = {"step_s": ("--step-hours", step_hours), **dict.fromkeys(BY_STRATEGY, ("--strategy", strategy))}
+    try:
+        yield
+    except InputError as error:
+        if error.path not in given:
+            raise
+        raise InputError(*given[error.path], error.allowed, error.also) from None
 
 
 def _until(found: Rental) -> float | None:
@@ -167,7 +182,12 @@ def _market(prices: list[Path], where: _Where, billing: str) -> Market:
             clouds=where.clouds, regions=where.regions, devices=where.devices, billing=paid
         )
     except InputError as error:
-        names = {"clouds": "--cloud", "regions": "--region", "devices": "--device", "prices": "--prices"}
+        names = {"clouds": "--cloud", "regions": "--region", "devices": "--device"}
+        if error.path == "prices":  # what is left of all of them
+            asked = {"--cloud": where.clouds, "--region": where.regions, "--device": where.devices}
+            stated = {option: ", ".join(names) for option, names in asked.items() if names}
+            stated |= {"--billing": billing} if paid else {}
+            raise InputError(", ".join(stated), "; ".join(stated.values()), error.allowed) from None
         raise InputError(names.get(error.path, error.path), error.value, error.allowed, error.also) from None
 
 
@@ -248,7 +268,13 @@ def _taken_away(asked: Asked, text: str | None, availability: Path | None, seed:
     """Return what was asked with spot offers that come and go at random, if so asked."""
     if text is None and seed:
         raise InputError("--seed", seed, "left out without --taken-away")
-    return asked if text is None else asked.taken_away(*_means(text, availability), seed, apart_s)
+    if text is None:
+        return asked
+    means = _means(text, availability)
+    try:
+        return asked.taken_away(*means, seed, apart_s)
+    except InputError as error:
+        raise InputError("--taken-away", text, f"UP:DOWN, each {error.allowed}") from None
 
 
 def _means(text: str, availability: Path | None) -> tuple[float, float]:
@@ -394,7 +420,8 @@ def together_command(
     known = _Speeds.read(throughputs).rates
     speed = {kind: _traced(known, *kind, market) for kind in dict.fromkeys(job.kind for job in jobs)}
     begin_s = market.first_s if begin is None else _time(begin, market)
-    grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
+    with _as_stated(step_hours):
+        grid = price_grid(market, begin_s, max(market.end_s - begin_s, DAY_S), step_hours * HOUR_S)
     with progress_console.status("renting"):
         found = rent_together(jobs, speed, grid, instances, policy_named(policy, seed))
     if as_json:

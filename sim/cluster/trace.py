@@ -14,6 +14,7 @@ from typing import Any
 from sim.cluster.jobs import ClusterJob
 from sim.specs.fields import MAX_PROBLEMS, InputError, check, short
 from sim.specs.files import UNPRINTABLE, text_of, write_atomically
+from sim.units import many
 
 MAX_BYTES = 64 * 2**20
 """Some 400,000 jobs."""
@@ -53,7 +54,7 @@ def read_trace(path: str | Path) -> tuple[ClusterJob, ...]:
         raise InputError(str(file), "nothing", "a line a job")
     width, reader = len(rows[0][1]), _Reader(file)
     if width not in WIDTHS:
-        raise InputError(f"{file}, line {rows[0][0]}", f"{width} columns", f"10 columns between tabs: {_columns()}")
+        raise InputError(f"{file}, line {rows[0][0]}", many(width, "column"), f"10 columns between tabs: {_columns()}")
     jobs = [reader.job(n, cells, width) for n, cells in rows if len(reader.problems) < MAX_PROBLEMS]
     if reader.problems:
         first, *others = reader.problems[:MAX_PROBLEMS]
@@ -77,8 +78,8 @@ class _Reader:
     def job(self, line: int, cells: list[str], width: int) -> ClusterJob | None:
         """Return the job of a line, or None where something is wrong with it."""
         if len(cells) != width:
-            told = f"{width} columns, as the first line has"
-            self.problems.append(InputError(f"{self.file}, line {line}", f"{len(cells)} columns", told))
+            told = f"{many(width, 'column')}, as the first line has"
+            self.problems.append(InputError(f"{self.file}, line {line}", many(len(cells), "column"), told))
             return None
         full = cells if width == WIDTHS[0] else [*cells[:2], "", *cells[2:]]
         values, found = _values(full)

@@ -131,6 +131,9 @@ class Decentralized:
                 Communication(algorithm=self.algorithm, theta=theta)
             except InputError as error:
                 raise InputError(f"thetas.{n}", error.value, error.allowed) from None
+        if self.adapts and len(self.thetas) == 1:
+            told = f"fixed with one theta, {self.thetas[0]:g}: there is no other to move to"
+            raise InputError("controller", self.controller, told)
         if self.theta is None:
             middle = self.thetas[(len(self.thetas) - 1) // 2]
             object.__setattr__(self, "theta", self.thetas[-1] if self.adapts else middle)

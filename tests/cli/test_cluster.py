@@ -191,3 +191,11 @@ def test_a_job_that_has_no_room_is_told_by_the_option_that_brought_it(trainsim, 
     given = ("--throughputs", TABLE, "--cluster", "2:2:2", "--trace", trace)
     code, _, err = trainsim("cluster", "simulate", *given)
     assert code == 2 and f"error: {trace}, job 0, scale_factor: got 4; allowed: at most 2 devices" in err
+
+
+def test_a_table_without_jobs_of_as_many_devices_as_are_drawn_is_told_by_its_option(trainsim, tmp_path):
+    table = tmp_path / "one.csv"
+    table.write_text("job_type,scale_factor,device,steps_per_s\nnet,1,v100,2\n")
+    code, _, err = drawn(trainsim, "--multi-gpu", table=table, cluster="8:0:0")
+    assert code == 2 and err.startswith("error: --throughputs: got '")
+    assert err.endswith("a table with a type of job that runs on 8 of v100, or --multi-gpu left out\n")

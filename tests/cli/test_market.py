@@ -237,3 +237,20 @@ def test_the_references_prices(trainsim):
     more = ("--throughputs", folder / "oracle_isolated_throughputs.csv", "--model", "A3C", "--days", "4", "--shares")
     data = told(trainsim("market", "simulate", *files[0], *files[1], *more, "--begin", "2020-02-25", "--json"))
     assert data["optimum_usd"] <= data["cost_usd"] < 60
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("--billing", "on-demand", "--device", "k80"),
+            "--device, --billing: got 'k80; on-demand'; allowed: what leaves at least",
+        ),
+        (("--taken-away", "1e-9:1"), "--taken-away: got '1e-9:1'; allowed: UP:DOWN, each a number from 0.001 to "),
+        (("--step-hours", "1e-9", "--every-hours", "1"), "--step-hours: got 1e-09; allowed: at most 2e+08 steps x"),
+        (("--strategy", "baseline", "--device", "k80"), "--strategy: got 'baseline'; allowed: a device that baseline"),
+    ],
+)
+def test_errors_name_the_option_that_was_stated(market, given, said):
+    code, out, err = market("simulate", *given)
+    assert (code, out) == (2, "") and said in err

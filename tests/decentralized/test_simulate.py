@@ -178,6 +178,10 @@ def test_gaia_sends_the_fraction_that_was_fitted():
         ({"thetas": [20, 5]}, "thetas: got .*ascending"),
         ({"thetas": [5, 10.5]}, r"thetas.1: got 10.5; allowed: a whole number"),
         ({"controller": "annealing", "theta": 7}, "theta: got 7.0; allowed: one of thetas: 5, 10"),
+        (
+            {"controller": "annealing", "algorithm": "bsp"},
+            "controller: got 'annealing'; allowed: fixed with one theta, 1",
+        ),
         ({"controller": "annealing", "travel_every": 0}, "travel_every: got 0; allowed: 1 or more"),
         ({"controller": "annealing", "steps": 300}, "travel_every: got 500; allowed: at most 300"),
         ({"step_s": [1, 2]}, "step_s: .*5 numbers"),
