@@ -5,7 +5,9 @@ trace of the block. Nothing in it is code: payloads are Arrow columns behind a c
 is JSON.
 """
 
+import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,6 +26,12 @@ from sim.sweep.closing import Closing
 from sim.sweep.evaluate import Block
 from sim.sweep.numbering import Axis, Column, Numbering
 from sim.sweep.outcome import BETTER, MOST_ROWS, OUTCOMES, Damaged, Outcome
+
+NO_ROOM = (
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP,
+)  # fmt: skip
+"""Of a disk that takes no more; other failures to read or write are told as those of a damaged file."""
 
 APPLICATION_ID = 0x7472_7377
 """Marks the file as a store ("trsw"), as SQLite's header has room for."""
@@ -222,12 +230,19 @@ def opened(path: Path, mode: str) -> sqlite3.Connection:
     return db
 
 
+def with_logs(path: Path) -> list[Path]:
+    """Return the files of a store: itself and SQLite's logs beside it."""
+    return [path.with_name(path.name + end) for end in ("", "-wal", "-shm")]
+
+
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Turn what a foreign or damaged file causes into one clear error."""
+    """Turn what a foreign or damaged file causes into one clear error; a full disk is an OSError with its name."""
     try:
         yield
     except (sqlite3.DatabaseError, Damaged, UnicodeError) as error:
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in NO_ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             raise InputError(str(path), "busy", "a store that no other program holds locked") from None
         raise InputError(str(path), short(str(error), 80), "the undamaged store of a sweep") from None
@@ -287,6 +302,16 @@ def digests(db: sqlite3.Connection) -> dict[int, bytes]:
 
 def create(path: Path, head: Head) -> None:
     """Make an empty store, whole or not at all."""
+    new = not path.exists()
+    try:
+        _create(path, head)
+    except BaseException:
+        for place in with_logs(path) if new else ():
+            place.unlink(missing_ok=True)
+        raise
+
+
+def _create(path: Path, head: Head) -> None:
     with closing(opened(path, "rwc")) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")

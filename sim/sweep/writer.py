@@ -37,6 +37,7 @@ class Writer(Closing):
     Raises:
         InputError: another process writes it, it lies on a network file system, it is of another grid, or it has
             blocks and `resume` is off.
+        OSError: the disk is full; a new store is not left behind.
     """
 
     def __init__(self, path: Path, grid: Grid, resume: bool = False) -> None:
@@ -182,8 +183,8 @@ def discard(path: Path) -> None:
     """Take a store away with its logs; raises InputError, and takes nothing away, where a process writes it."""
     lock = locked(path)
     try:
-        for end in ("", "-wal", "-shm"):  # SQLite's
-            path.with_name(path.name + end).unlink(missing_ok=True)
+        for place in store.with_logs(path):
+            place.unlink(missing_ok=True)
     finally:
         unlocked(lock)
 

@@ -1,5 +1,6 @@
 """The store: one writer, whole blocks, nothing foreign."""
 
+import errno
 import fcntl
 import json
 import os
@@ -340,6 +341,22 @@ def test_a_full_disk_ends_with_one_message_and_resumes(small, tmp_path, monkeypa
     assert sweep(small, path, "here", resume=True).counts.left == 0
     sweep(small, tmp_path / "whole.db", "here")
     assert rows(path) == rows(tmp_path / "whole.db")
+
+
+def test_a_new_store_for_which_there_is_no_room_is_not_left_behind(small, tmp_path, monkeypatch):
+    """It was told as a damaged store, and stayed."""
+    opened = stores.opened
+
+    def cramped(path, mode):
+        db = opened(path, mode)
+        db.execute("PRAGMA max_page_count = 2")
+        return db
+
+    monkeypatch.setattr(stores, "opened", cramped)
+    with pytest.raises(OSError) as full:
+        sweep(small, tmp_path / "runs.db", "here")
+    assert (full.value.errno, full.value.filename) == (errno.ENOSPC, str(tmp_path / "runs.db"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_store_whose_making_was_cut_short_is_made_again(small, tmp_path):
