@@ -113,6 +113,8 @@ def steering(name: str, thetas: Sequence[float], tolerated: float, theta: float 
     """Return what moves theta along the algorithm's list, from the last one or from `theta`; None for fixed."""
     if one_of("--controller", name, tuple(CONTROLLERS)) == "fixed":
         return None
+    if len(thetas) == 1:
+        raise InputError("--controller", name, f"fixed with one theta, {thetas[0]:g}: there is no other to move to")
     if theta is not None and theta not in thetas:
         raise InputError("--theta", theta, f"with a controller one of {', '.join(f'{one:g}' for one in thetas)}")
     first = None if theta is None else thetas.index(theta)

@@ -89,6 +89,7 @@ def test_prints_a_table():
         (("--latency-s", "0"), "--latency-s"),
         (("--timeout-s", "60"), "--timeout-s"),
         (("--tolerated", "0.1"), "--tolerated"),
+        (("--controller", "annealing", "--algorithm", "bsp"), "--controller"),
     ],
 )
 def test_wrong_options_are_one_error(arguments, path):
