@@ -17,12 +17,14 @@ from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep
 from sim.sweep.store import Counts, Store
-from sim.units import digits3, grouped, seconds
+from sim.units import digits3, grouped, percent, seconds
 
 LOG_EVERY_S = 10.0
 """Where there is no terminal for a bar, lines in a log."""
 
 MOST_REASONS = 3
+MOST_BLOCKS = 256
+"""Blocks of a store that are looked at: all of those of most sweeps, and a second's work at most."""
 
 
 def sweep_command(
@@ -92,13 +94,18 @@ def found_words(store: Store) -> Iterator[str]:
 
     Of a large store the reasons come from blocks spread evenly over it, and go without their numbers.
     """
-    seen = glimpse(store)
+    seen = glimpse(store, most=MOST_BLOCKS)
     if best := seen.counts.best:
         held = store.configuration(best[0])
         named = ", ".join(f"{path} {short(axis_label(value, 4), 40)}" for path, value in held.items())
         yield f"best: {measured(best[1], seen.objective)} with {named}"
     elif seen.counts.ok:
         yield "best: none, as no predicted configuration fits the memory of its devices"
+    looked_at = len(seen.points["fits"])
+    if best and seen.misfits:
+        all_seen = looked_at == seen.counts.ok
+        share = grouped(seen.misfits) if all_seen else f"about {percent(seen.misfits / looked_at)}"
+        yield f"{share} of the predicted configurations do not surely fit"
     whole = sum(seen.reasons.values()) == seen.counts.impossible + seen.counts.failed
     ordered = sorted(seen.reasons.items(), key=lambda item: (-item[1], item[0]))
     for (outcome, reason), times in ordered[:MOST_REASONS]:

@@ -70,7 +70,9 @@ def test_the_best_and_the_reasons_are_said(trainsim, grid, store, tmp_path):
     (_, first), times = max(found.reasons.items(), key=lambda item: (item[1], item[0]))
     lines = out.splitlines()
     assert code == 0 and lines[1].startswith("best: ") and "with model " in lines[1]
-    assert lines[2] == f"impossible: {times} x {first}"
+    assert lines[-1] == f"impossible: {times} x {first}"
+    told = [line for line in lines if "do not surely fit" in line]
+    assert told == [f"{found.misfits} of the predicted configurations do not surely fit"] and found.misfits
     _, swept_out, _ = trainsim("sweep", grid, "--store", tmp_path / "a.db")
     _, again, _ = trainsim("report", tmp_path / "a.db")
     assert swept_out.splitlines()[1:-1] == again.splitlines()[1:]  # the counts' line says how fast, too
