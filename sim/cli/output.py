@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from math import inf, isfinite
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from sim.specs.fields import InputError
@@ -23,7 +25,31 @@ if TYPE_CHECKING:  # a command that predicts nothing need not load what does
     from sim.run import Run, Shared, Trained
     from sim.run.losses import Losses
 
-console = Console(width=None if sys.stdout.isatty() else 100, markup=False, emoji=False)
+
+class _Console(Console):
+    """Breaks text at plain spaces alone, where rich breaks at any: a number with thin spaces stays on one line, and so
+    does its percent sign. An indented line goes on indented by two more."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **more: Any) -> None:
+        """Print as `Console.print`."""
+        shown = (
+            objects if soft_wrap else (_broken(each, self.width) if isinstance(each, str) else each for each in objects)
+        )
+        super().print(*shown, soft_wrap=soft_wrap, **more)
+
+
+def _broken(text: str, width: int) -> str:
+    """Return `text` with every line that is longer than `width` broken at spaces."""
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        more = f"{indent}  " if indent else ""
+        fits = cell_len(line) <= width
+        lines += [line] if fits else wrap(line, width, subsequent_indent=more, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+console = _Console(width=None if sys.stdout.isatty() else 100, markup=False, emoji=False)
 progress_console = Console(stderr=True, markup=False, emoji=False)
 """Names of files, models and sources are no markup: `[final]` and `:x:` stand as they are."""
 

@@ -11,6 +11,7 @@ import yaml
 from typer.main import get_command
 
 from sim.cli import COMMANDS, JOINED, app, leaves
+from sim.cli.output import console
 from sim.engine.memory_trace import check, read_trace
 from sim.schedules import SCHEDULES
 from tests.oracle import ROOT, reference
@@ -231,6 +232,15 @@ def test_a_plan_that_does_not_fit_is_told_what_would(trainsim, tmp_path):
     assert re.search(r"No single change makes it fit \(.* saves \d+ GB\); trainsim tune searches all plans\.", far)
     fits = told("global_batch: 64, zero: 3, micro_batch: 1")
     assert "fits: yes" in fits and "change" not in fits
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_line_ends_in_no_number_and_before_no_percent_sign(trainsim, monkeypatch, width):
+    monkeypatch.setattr(console, "width", width)
+    out = trainsim("decentralized", "simulate", "--controller", "hill_climbing", "--skew", "0.75", "--steps", 15_000)[1]
+    words = out.partition("Assumed:")[0]
+    assert "15\u2009000" in words and "\u00a0%" in words and max(map(len, out.splitlines())) <= width
+    assert not re.search(r"^(000\b|%)", words, re.MULTILINE)
 
 
 def test_schedule(trainsim):
