@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from sim.report.theme import Theme
+from sim.units import THIN_SPACE
+
+NARROW_NO_BREAK_SPACE = "\u202f"
 
 
 def section(title: str, *parts: str) -> str:
@@ -67,8 +70,13 @@ def _card(card: Card) -> str:
     badge = f' <span class="badge">{escape(card.badge)}</span>' if card.badge else ""
     return (
         f'<div class="card" title="{escape(card.why)}"><span class="label">{escape(card.label)}{badge}</span>'
-        f'<span class="value">{escape(card.value)}</span><span class="note">{escape(card.note)}</span></div>'
+        f'<span class="value">{escape(card.value)}</span><span class="note">{escape(_whole(card.note))}</span></div>'
     )
+
+
+def _whole(text: str) -> str:
+    """Return text in whose numbers no line ends: a browser may break at a thin space."""
+    return text.replace(THIN_SPACE, NARROW_NO_BREAK_SPACE)
 
 
 def table(headings: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
