@@ -16,7 +16,7 @@ from sim.specs.device import Rate
 from sim.specs.files import print_json
 from sim.specs.schema import sections
 from sim.specs.tariffs import instances, tariffs
-from sim.units import digits3, gigabytes, grouped, many, si
+from sim.units import counted, gigabytes, grouped, many, si
 
 
 def _engines() -> Mapping[str, object]:
@@ -93,7 +93,7 @@ def _doc(held: object) -> str:
 
 def _model(name: str) -> Entry:
     m = models[name]
-    size = f"{digits3(m.parameters / 1e9)} billion parameters"
+    size = f"{counted(m.parameters)} parameters"
     text = f"{size}, {many(m.layers, 'layer')}, hidden {m.hidden}, {many(m.heads, 'head')}, sequence {m.seq}"
     facts = {key: getattr(m, key) for key in ("parameters", "layers", "hidden", "heads", "seq")}
     return {"description": text, **facts}

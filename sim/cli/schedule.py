@@ -14,6 +14,7 @@ from sim.engine.graph import DeadlockError
 from sim.engine.path import run_path
 from sim.engine.steady import steady_state
 from sim.engine.timeline import Durations, Timeline, exact_ticks
+from sim.report.numbers import tenths
 from sim.schedules import SCHEDULES, IllegalScheduleError, Kind, Schedule, Shape, build
 from sim.schedules.custom import read_order
 from sim.specs import InputError
@@ -173,8 +174,8 @@ DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})([eE][+-]?[0-9
 def _summary(order: Schedule, timeline: Timeline, unit: Fraction) -> Iterator[str]:
     """Yield what is asked of most schedules: it stands in front of the actions, which fill screens."""
     yield (
-        f"makespan {float(timeline.makespan * unit):g}, bubble {timeline.bubble_makespan():.1%} over ideal, "
-        f"{timeline.bubble_rank_span():.1%} of the longest rank span"
+        f"makespan {float(timeline.makespan * unit):g}, bubble {tenths(timeline.bubble_makespan())} over ideal, "
+        f"{tenths(timeline.bubble_rank_span())} of the longest rank span"
     )
     peaks = [(str(peak), len(list(same))) for peak, same in groupby(order.peak_in_flight())]
     words = " ".join(f"{peak}x{n}" if n > 1 else peak for peak, n in peaks)

@@ -20,7 +20,7 @@ from sim.run.trained import Trained
 from sim.specs.arguments import checked
 from sim.specs.files import write_atomically
 from sim.tuner.tune import Tuned
-from sim.units import many
+from sim.units import counted, many
 
 TOP_PLANS = 5
 
@@ -80,13 +80,9 @@ def _resource(name: str) -> str:
 def _header(title: str, sentence: str, step: Step) -> str:
     model, cluster = step.model, step.cluster
     sample = "one sample at a time" if model.table and not model.table.seq else f"sequence {model.seq}"
-    facts = (
-        f"{model.parameters / 1e9:.3g} billion parameters, {sample}, "
-        f"global batch {step.plan.global_batch}; "
-        + " and ".join(
-            f"{c.nodes} {'node' if c.nodes == 1 else 'nodes'} of {c.gpus_per_node} × {c.hardware.title}"
-            for c in cluster.members
-        )
+    facts = f"{counted(model.parameters)} parameters, {sample}, global batch {step.plan.global_batch}; " + " and ".join(
+        f"{c.nodes} {'node' if c.nodes == 1 else 'nodes'} of {c.gpus_per_node} × {c.hardware.title}"
+        for c in cluster.members
     )
     return (
         f"<header><h1>{escape(title)}</h1>{m.paragraph(facts, 'facts')}{m.paragraph(sentence, 'answer')}"

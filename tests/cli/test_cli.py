@@ -258,7 +258,7 @@ def test_the_text_of_a_schedule_begins_with_its_summary(trainsim):
     code, out, _ = trainsim("schedule", "1f1b", "--ranks", 4, "--microbatches", 256)
     first, second, *rest = out.splitlines()
     assert code == 0
-    assert first.startswith("makespan 777, bubble 1.2% over ideal")
+    assert first.startswith("makespan 777, bubble 1.2\u00a0% over ideal")
     assert second.startswith("in flight at most, rank by rank: 4 3 2 1 ")
     assert len(rest) < 30 and out.count(" more, which --json lists") == 4
     shown = rest[0].split()[2:]

@@ -47,6 +47,8 @@ def test_list_holds_everything_by_kind(trainsim):
 def test_list_states_the_facts(trainsim):
     model = next(m for m in json.loads(trainsim("list", "models", "--json")[1])["models"] if m["name"] == "gpt3-175b")
     assert (model["layers"], model["hidden"], model["heads"]) == (96, 12288, 96)
+    told = trainsim("list", "models")[1]
+    assert "1.01 trillion parameters, 128 layers" in told and "19.8 million parameters, 2 layers" in told
     assert f"{model['parameters'] / 1e9:.0f}" == "175"
     assert "12288" in trainsim("list", "models")[1]
     device = next(d for d in json.loads(trainsim("list", "devices", "--json")[1])["devices"] if d["name"] == "l4")

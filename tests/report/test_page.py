@@ -20,7 +20,7 @@ from sim.report.search import search_section
 from sim.report.table import COLUMNS, formatted
 from sim.report.text import answer_run, critical_words, robust_words
 from sim.run import whole_run
-from sim.specs import InputError, Plan, Training
+from sim.specs import Cluster, InputError, Model, Plan, Training
 from sim.tuner.robustness import Flip
 from sim.tuner.tune import Tuned, tune
 from sim.units import percent
@@ -90,6 +90,13 @@ def test_a_search_shows_its_ranking_and_why(tuned: Tuned) -> None:
     assert [r["rank"] for r in rows] == [1, 2, 3] and rows[0]["why"] == tuned.best.why[0]
     assert list(formatted(rows[0])) == list(COLUMNS)
     assert f"{tuned.excluded and max(tuned.excluded.values()):,}".replace(",", "\u2009") in text
+
+
+def test_a_model_of_any_size_is_told_in_words() -> None:
+    large = Model(name="gpt-1t", layers=128, hidden=25600, heads=160, vocab=51200, seq=2048)
+    cluster = Cluster.of("h100-sxm-80gb", nodes=128)
+    step = simulate(large, cluster, Plan(tp=8, pp=64, micro_batch=1, global_batch=64, schedule="1f1b"))
+    assert "1.01 trillion parameters, sequence 2048" in page(step)
 
 
 def test_the_command_of_a_step_names_its_engine() -> None:
