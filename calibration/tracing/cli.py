@@ -58,7 +58,9 @@ def trace_command(
     if as_json:
         print_json(summary(table, out) | {"seconds": time.perf_counter() - begin})
     else:
-        Console(markup=False, emoji=False).print(shown(table))
+        console = Console(markup=False, emoji=False)
+        console.print(shown(table))
+        console.print(f"written: {out}; a job takes it as model: {out}", highlight=False, soft_wrap=True)
 
 
 def _traced(source: str, layers: list[str] | None, dtype: str, name: str | None) -> LayerTable:

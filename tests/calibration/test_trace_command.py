@@ -135,6 +135,7 @@ def test_shows_what_small_layers_have(source, tmp_path):
     """They stood in millions and 10^9, with three decimals."""
     shown = invoke(f"{source}:small", "--out", tmp_path / "table.json").stdout
     assert re.search(r"1 +4.16 k +65.5 k +131 k +\d", shown), shown
+    assert shown.endswith(f"written: {tmp_path}/table.json; a job takes it as model: {tmp_path}/table.json\n")
 
 
 def test_copied_layers_are_no_cause_for_a_warning(tmp_path, recwarn):
