@@ -127,11 +127,12 @@ def times_of(time: Mapping[str, Any], keys: Iterable[str] = TIME) -> list[str]:
 
 
 def table_of(title: str, headings: Sequence[str]) -> Table:
-    """Return an empty table whose first column names a table of runs and is the only one that may be too narrow."""
+    """Return an empty table whose first column names a table of runs; the widest columns are the first to break."""
     table = Table(title=title, box=box.SIMPLE, padding=(0, int(console.width >= ROOMY), 0, 0))
     table.add_column("table", overflow="fold")
     for heading in headings:
-        table.add_column("\n".join(wrap(heading, HEADING, break_long_words=False)), justify="right", no_wrap=True)
+        words = "\n".join(wrap(heading, HEADING, break_long_words=False))
+        table.add_column(words, justify="right", overflow="fold")
     return table
 
 
