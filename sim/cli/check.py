@@ -41,7 +41,7 @@ def check_command(
             }
         )
     else:
-        lines = [f"problem: {p}" for p in problems] or [f"no problem found in this {kind} file"]
+        lines = [f"problem: {p}" for p in problems] or [f"no problem found in this {kind.removesuffix('-file')} file"]
         lines += [f"warning: {w}" for w in warnings] + [f"assumed: {a}" for a in assumptions]
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if problems:

@@ -203,6 +203,7 @@ def test_tune_table(trainsim, search, tmp_path):
     code, out, _ = trainsim("tune", search, "--top", 2, "--out", tmp_path / "out")
     assert code == 0
     assert f"plans: {tmp_path}/out/plan-1.json to plan-2.json, best first" in out
+    assert "no problem found in this plan file\n" in trainsim("check", tmp_path / "out" / "plan-1.json")[1]
     words = " ".join(out.split())
     assert "the textbook plan" in words
     told = "P(best)", "sampled calibrations", "Step time with 10 % better hardware"
