@@ -141,13 +141,18 @@ ON_HOST = RunLevelSet(
 def level_of(cluster: Cluster) -> RunLevelSet:
     """Return the set that predicts runs on the cluster's devices: the site's own, fitted to all sources, or of hosts.
 
-    Processes of one host slow each other by what their profile has measured of that. Of a mixed cluster all members'
-    profiles have to hold the same site.
+    Processes of one host slow each other by what their profile has measured of that.
+
+    Raises:
+        InputError: groups of a mixed cluster whose profiles do not hold the same site.
     """
     members = cluster.members
     if not all(member.hardware.on_host for member in members):
-        sites = {read_site(member.profile) for member in members}
-        return (sites.pop() if len(sites) == 1 else None) or run_level()
+        sites = {member.profile: read_site(member.profile) for member in members}
+        if len({*sites.values()}) > 1:
+            with_one = [name for name, site in sites.items() if site]
+            raise InputError("cluster.groups.profile", with_one, f"profiles that all hold the same {SITE}, or none")
+        return next(iter(sites.values())) or run_level()
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
 
     beside = load_profile(members[0].profile).beside

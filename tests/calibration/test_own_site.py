@@ -115,10 +115,11 @@ def test_a_damaged_site_is_one_error(ours, tmp_path, change, told):
     assert told in str(caught.value)
 
 
-def test_a_mixed_cluster_has_a_site_where_all_its_profiles_hold_it(ours):
+def test_a_mixed_cluster_has_one_site_or_none(ours):
     groups = [{"device": d, "nodes": 1, "profile": p} for d, p in ((BASE, ours), ("h200-sxm-141gb", ours))]
     assert level_of(Cluster(groups=groups)) != run_level()
-    assert level_of(Cluster(groups=[groups[0], {"device": "a100-sxm-80gb", "nodes": 1}])) == run_level()
+    with pytest.raises(InputError, match=r"cluster.groups.profile: got .*; allowed: profiles that all hold the same"):
+        level_of(Cluster(groups=[groups[0], {"device": "a100-sxm-80gb", "nodes": 1}]))
 
 
 def test_what_is_no_site_is_refused_and_nothing_written(runs, tmp_path):
