@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sim.specs.csv_rows import read_records
+from sim.specs.csv_rows import MAX_BYTES, csv_lines, read_records
 from sim.specs.fields import InputError, read
+from sim.specs.files import text_of
 from sim.specs.job import Job
 from sim.validation.table import Measured, read_runs
 from sim.validation.translate import Case
 from sim.validation.validate import Reason, expressed
 
-COLUMNS = ("job", "step_time_s")
+COLUMNS, MEMORY = ("job", "step_time_s"), "peak_memory_bytes"
 SOURCE = "own runs"
 
 
@@ -27,14 +28,17 @@ def is_table_of_jobs(path: Path) -> bool:
 def read_jobs(table: Path, profile: str | None = None) -> list[Case]:
     """Return a table's runs: `job`, the path of a job or plan file from the table's folder, and `step_time_s`.
 
-    A job may stand in several lines. `profile` replaces those that the jobs name; further columns are left out.
+    A job may stand in several lines. `peak_memory_bytes`, where there is such a column and its cell is not blank, is
+    what PyTorch had allocated at most on the fullest rank. `profile` replaces those that the jobs name; further columns
+    are left out.
 
     Raises:
         InputError: of the line: a job that cannot be read or has no plan, one on several kinds of devices, or a time
-            that is none.
+            or peak that is none.
     """
     cases = []
-    for place, cells in read_records(table, COLUMNS):
+    *_, header = next(csv_lines(text_of(table, MAX_BYTES), str(table)), ("", []))
+    for place, cells in read_records(table, (*COLUMNS, *({MEMORY} & {*header}))):
         path = table.parent / cells["job"]
         try:
             job = Job.load(path)
@@ -47,22 +51,25 @@ def read_jobs(table: Path, profile: str | None = None) -> list[Case]:
         except InputError as error:
             where = "" if error.path == str(path) else f": {error.path}"
             raise InputError(f"{place}: {path}{where}", error.value, error.allowed) from None
-        try:
-            seconds = float(cells["step_time_s"])
-        except ValueError:
-            raise InputError(f"{place}.step_time_s", cells["step_time_s"], "a number of seconds") from None
+        numbers = {name: _number(place, name, cells[name]) for name in cells if name != "job" and cells[name]}
         stated = {
             "id": f"{table.name}:{place.rpartition(':')[2]}",
             "source": SOURCE,
             "device": cluster.hardware.name,
             "model": job.model.name,
             "precision": job.plan.precision,
-            "step_time_s": seconds,
-            "use_for": "time",
+            **({"use_for": "time+memory", "memory_kind": "allocated"} if MEMORY in numbers else {"use_for": "time"}),
             "group": cells["job"],
         }
-        cases.append(Case(read(Measured, stated, place), job.model, cluster, placed, ()))
+        cases.append(Case(read(Measured, stated | numbers, place), job.model, cluster, placed, ()))
     return cases
+
+
+def _number(place: str, column: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError(f"{place}.{column}", cell, "a number") from None
 
 
 def read_cases(tables: Sequence[Path], profile: str | None = None) -> tuple[list[Case], list[Reason]]:

@@ -41,6 +41,15 @@ def test_a_line_is_a_run_of_the_jobs_own_plan(folder):
     assert all(p.step_time_s.low < p.step_time_s.value < p.step_time_s.high for p in elsewhere(cases))
 
 
+def test_a_peak_is_compared_where_it_is_known(folder):
+    lines = "jobs/2.yaml,9.5,4e10", "jobs/4.yaml,11,"
+    first, second = read_jobs(table(folder, *lines, header="job,step_time_s,peak_memory_bytes"))
+    assert (first.row.peak_memory_bytes, first.row.uses) == (4e10, {"time", "memory"})
+    assert (second.row.peak_memory_bytes, second.row.uses) == (None, {"time"})
+    with pytest.raises(InputError, match=r"own.csv:2.peak_memory_bytes: got 'x'"):
+        read_jobs(table(folder, "jobs/2.yaml,9.5,x", header="job,step_time_s,peak_memory_bytes"))
+
+
 def test_a_profile_takes_the_place_of_the_jobs(folder):
     (case,) = read_jobs(table(folder, "jobs/2.yaml,9.5"), "h200-sxm-141gb")
     assert (case.cluster.profile, case.cluster.device) == ("h200-sxm-141gb", "h100-sxm-80gb")
@@ -56,8 +65,9 @@ def test_both_kinds_of_tables_stand_beside_each_other(folder):
     ("line", "told"),
     [
         ("jobs/8.yaml,3", "own.csv:2: {folder}/jobs/8.yaml: got 'no such file'"),
-        ("jobs/2.yaml,slow", "own.csv:2.step_time_s: got 'slow'; allowed: a number of seconds"),
+        ("jobs/2.yaml,slow", "own.csv:2.step_time_s: got 'slow'; allowed: a number"),
         ("jobs/2.yaml,-1", "own.csv:2.step_time_s: got -1.0"),
+        ("jobs/2.yaml,", "own.csv:2.step_time_s"),
         ("jobs/2.yaml,nan", "own.csv:2.step_time_s: got nan"),
         ("tune.yaml,3", "tune.yaml: plan: missing; required"),
         ("mixed.yaml,3", "mixed.yaml: cluster.groups: got 2"),
