@@ -14,7 +14,7 @@ from sim.specs.rules import divisors, takes_tempo
 from sim.tuner.rows import scored
 from sim.tuner.score import Scores
 from sim.tuner.space import Space, build_space
-from sim.units import gigabytes, many
+from sim.units import gigabytes, grouped, many
 
 MAX_TRIED = 24
 """Sizes of the cluster, and of the batch, that are tried for a way out."""
@@ -47,7 +47,7 @@ def _left_out(space: Space) -> str:
     """Return how many configurations each constraint excludes, the most first."""
     legal = int(space.allowed.sum())
     reasons = {**space.excluded, "does not fit the memory": legal}
-    counts = [f"{reason}: {n}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
+    counts = [f"{reason}: {grouped(n)}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
     return f"of {many(space.asked, 'configuration')} are excluded: {', '.join(counts)}"
 
 

@@ -65,6 +65,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "bytes that nothing is read out of here: they are hashed, copied or timed, or are data to train on": (
         "calibration/checkpointing/store.py: Store.crc32",
         "calibration/checkpointing/store.py: forget",
+        "calibration/execute/cli.py: lay_over",
         "calibration/loading/decoding.py: prepared_image",
         "calibration/loading/sources.py: Files.read",
         "calibration/storage.py: _read",
