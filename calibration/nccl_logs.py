@@ -4,11 +4,14 @@ A log names its ranks and their hosts in lines that begin with `#  Rank`; every 
 size: bytes, elements, type, operation and root (old versions leave these two out), then time (us), algbw, busbw (GB/s)
 and wrong values out of place, and the same four in place. Which collective it is stands in its own line (since 2.13),
 in the name of the file, or follows from busbw over algbw, 2 (n - 1) / n for an all-reduce (its doc/PERFORMANCE.md).
+A file may hold several such tests one after the other, what NCCL says beside them (NCCL_DEBUG), which may break a
+size's line in two, and the ranks that srun and mpirun put before every line.
 """
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import isclose, isfinite
 from pathlib import Path
 
@@ -17,12 +20,21 @@ import numpy as np
 from calibration.samples import Floats
 from sim.specs.fields import InputError
 from sim.specs.files import text_of
+from sim.units import many
 
 MOST_BYTES = 16 * 2**20
 US = 1e-6
-RANK = re.compile(r"^#\s+Rank\s+\d+\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+")
-STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$", re.MULTILINE)
-HEADING = re.compile(r"^#\s+size\s+count\s+type\b.*\bbusbw\b", re.MULTILINE)
+RANK = re.compile(
+    r"^#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+"
+)
+STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
+HEADING = re.compile(r"^#\s+size\s+count\s+type\b.*\b(?P<time>time|cputime)\s+algbw\s+busbw\b")
+LAUNCHER = re.compile(r"^(?:\s*\d+:|\[[^\]]+\]<std(?:out|err)>:)\s?")
+"""What `srun --label` and `mpirun --tag-output` put before a line."""
+SAID = re.compile(r"(?:\[[\d :.-]+\] )?[A-Za-z][\w.-]*:\d+:\d+ \[\d+\] NCCL .*$")
+STAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+"""When a size was timed (`-S 1`)."""
+ENDED = re.compile(r"^#\s*Out of bounds values")
 COLUMNS = 4
 """Time, algbw, busbw and wrong values."""
 OPERATIONS = {
@@ -50,35 +62,86 @@ class Log:
     seconds: Floats
 
 
+@dataclass
+class _Test:
+    """The lines of one test: what its own says of the collective, its ranks, its sizes by line number, its end."""
+
+    name: str = ""
+    ranks: list[re.Match[str]] = field(default_factory=list)
+    sizes: list[tuple[int, str]] = field(default_factory=list)
+    ended: bool = False
+
+
 def is_log(path: Path) -> bool:
     """Return whether a file that can be read has the heading of such a table."""
     try:
-        return HEADING.search(text_of(path, MOST_BYTES)) is not None
+        return any(HEADING.match(line) for _, line in _lines(path))
     except InputError:
         return False
 
 
-def read_log(path: Path) -> Log:
-    """Read one log.
+def read_logs(path: Path) -> list[Log]:
+    """Read the tests of a file.
 
     Raises:
-        InputError: of the file: it cannot be read, names no ranks, or fewer than two; its hosts or groups have
-            different numbers of them; a line that is no size; no size with a time; or a collective that nobody knows.
+        InputError: of the file: it cannot be read, tells the time of host threads, names no ranks, or fewer than two,
+            or one twice; its hosts or groups have different numbers of them; a line that is no size; no size with a
+            time; or a collective that nobody knows.
     """
-    text = text_of(path, MOST_BYTES)
-    ranks, hosts = _ranks(path, text)
-    rows = [_row(path, n, line) for n, line in enumerate(text.splitlines(), 1) if line.split() and _is_row(line)]
+    return [_log(path, test) for test in _tests(path)]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line without what launchers and NCCL put before, into and between them."""
+    begun = ""
+    for n, line in enumerate(text_of(path, MOST_BYTES).splitlines(), 1):
+        own = begun + LAUNCHER.sub("", line)
+        said = SAID.search(own)
+        begun = own[: said.start()] if said else ""
+        if not said:
+            yield n, own
+
+
+def _tests(path: Path) -> list[_Test]:
+    """Return the tests of a file: ranks that are named after sizes are another test's."""
+    found, name = [_Test()], ""
+    for n, line in _lines(path):
+        if stated := STARTING.match(line):
+            name = stated[1]
+        elif rank := RANK.match(line):
+            if found[-1].sizes:
+                found.append(_Test())
+            found[-1].name = name
+            found[-1].ranks.append(rank)
+        elif (heading := HEADING.match(line)) and heading["time"] == "cputime":
+            raise InputError(f"{path}:{n}", "cputime", "time: a test without -C 1, which times the host's threads")
+        elif line.split() and _is_row(line):
+            found[-1].sizes.append((n, STAMP.sub("", line)))
+        elif ENDED.match(line):
+            found[-1].ended = True
+    return found
+
+
+def _log(path: Path, test: _Test) -> Log:
+    ranks, hosts = _ranks(path, test.ranks)
+    lines = test.sizes
+    if not test.ended and lines and len(lines[-1][1].split()) < len(lines[0][1].split()):
+        lines = lines[:-1]  # stopped in the middle of it
+    rows = [_row(path, n, line) for n, line in lines]
     if not rows:
         raise InputError(str(path), "no size", "a whole log of nccl-tests: lines of size, count, type, ..., time, ...")
-    operation = _operation(path, text, rows, ranks)
+    operation = _operation(path, test.name, rows, ranks)
     best = {size: min(time for at, time, _ in rows if at == size) for size, _, _ in rows if size > 0}
     sizes = np.array(sorted(best), dtype=np.float64)
     return Log(path, operation, ranks, hosts, sizes, np.array([best[size] for size in sizes]))
 
 
-def _ranks(path: Path, text: str) -> tuple[int, int]:
+def _ranks(path: Path, found: list[re.Match[str]]) -> tuple[int, int]:
     """Return the ranks of one group and the hosts that they are on."""
-    found = [m for m in map(RANK.match, text.splitlines()) if m]
+    built = "the lines '#  Rank  0 ... on HOST device  0 ...' of two or more in one test (nccl-tests built with MPI=1)"
+    again = [rank for rank, times in Counter(int(m["rank"]) for m in found).items() if times > 1]
+    if again:
+        raise InputError(str(path), f"rank {again[0]} twice in one test", built)
     groups = {m["group"] or "0": Counter[str]() for m in found}
     for m in found:
         groups[m["group"] or "0"][m["host"]] += 1
@@ -88,9 +151,7 @@ def _ranks(path: Path, text: str) -> tuple[int, int]:
         raise InputError(str(path), f"{told} ranks", "as many ranks on every host, and in every group")
     (shape,) = shapes or {()}
     if sum(shape) < 2:
-        raise InputError(
-            str(path), f"{sum(shape)} ranks", "the lines '#  Rank  0 ... on HOST device  0 ...' of two or more"
-        )
+        raise InputError(str(path), many(sum(shape), "rank"), built)
     return sum(shape), len(shape)
 
 
@@ -132,11 +193,10 @@ def _factor(operation: str, ranks: int) -> float:
     return shares[operation] * (ranks - 1) / ranks if operation in shares else 1.0
 
 
-def _operation(path: Path, text: str, rows: list[tuple[float, float, float]], ranks: int) -> str:
+def _operation(path: Path, stated: str, rows: list[tuple[float, float, float]], ranks: int) -> str:
     """Return which collective a log is of; where its bandwidths can say so, they have to agree."""
     factor = next((factor for _, _, factor in reversed(rows) if factor), 0.0)
-    stated = STARTING.search(text)
-    name = stated[1] if stated else next((n for n in OPERATIONS if n in _plain(path)), "")
+    name = stated or next((n for n in OPERATIONS if n in _plain(path)), "")
     if not name and isclose(factor, _factor("all_reduce", ranks), rel_tol=CLOSE) and ranks > 2:
         name = "all_reduce"
     if name not in OPERATIONS:

@@ -19,7 +19,7 @@ from rich.table import Table
 from calibration.fit import Free, Parameters, Scores, Solution, conformal_coverage, folds, scores, solve
 from calibration.folder import alone
 from calibration.from_trace import device_of
-from calibration.nccl_logs import Log, read_log
+from calibration.nccl_logs import Log, read_logs
 from calibration.published.collectives import ALPHA, EFFICIENCY, FILL_FREE, INTRA_FREE
 from calibration.samples import Floats
 from calibration.store import SESSION
@@ -112,7 +112,7 @@ def calibrate_links(logs: Sequence[Path], out: Path, base: str | None) -> Links:
     links = device(name)
     if links.on_host:
         raise InputError("--base", base, "a GPU's profile: nccl-tests run on GPUs")
-    found = fitted([read_log(path) for path in logs], held, links)
+    found = fitted([log for path in logs for log in read_logs(path)], held, links)
     with alone(out):
         if (out / SESSION).exists():
             raise InputError("--out", str(out), f"a folder without {SESSION}, whose profile would be lost")
@@ -319,7 +319,7 @@ def links_command(logs: Sequence[Path], out: Path, base: str | None, as_json: bo
         made.add_column(heading, justify="left" if heading in headings[:2] else "right")
     for e in found.errors:
         numbers = (e.base.mape, e.fitted.mape, e.fitted.median, e.fitted.bias)
-        made.add_row(e.operation, e.shape, str(e.n), si(e.largest, "B"), *(f"{x:.1f}" for x in numbers))
+        made.add_row(e.operation, e.shape, str(e.n), si(e.largest, "B"), *(f"{round(x, 1) + 0.0:.1f}" for x in numbers))
     Console(markup=False, emoji=False).print(made)
     progress.print("fitted: each size predicted without it", markup=False)
     if SWITCH in found.base.collectives and SWITCH not in profile.collectives:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibration.nccl_logs import is_log, read_log
+from calibration.nccl_logs import is_log, read_logs
 from sim.specs import InputError
 from tests.calibration import nccl
 
@@ -37,6 +37,11 @@ def written(tmp_path, text, name="run.log"):
     return path
 
 
+def read_log(path):
+    (found,) = read_logs(path)
+    return found
+
+
 @pytest.mark.parametrize(
     ("program", "operation"),
     [("all_reduce", "all_reduce"), ("all_gather", "all_gather"), ("alltoall", "all_to_all"), ("sendrecv", "shift")],
@@ -66,6 +71,48 @@ def test_a_size_that_was_run_twice_counts_once_the_faster(tmp_path):
     assert read_log(written(tmp_path, text)).seconds == pytest.approx(SECONDS, abs=5.1e-9)
 
 
+def test_a_file_of_several_tests_is_read_one_by_one(tmp_path):
+    """Of a shell's loop over programs and of one that runs a program again, after one that was stopped."""
+    stopped = nccl.log("all_gather", (4, 4), SIZES, 2 * SECONDS).partition("# Out of bounds")[0]
+    text = GOOD + stopped + GOOD
+    found = read_logs(written(tmp_path, text))
+    assert [(log.operation, log.ranks, log.hosts) for log in found] == [
+        ("all_reduce", 8, 1),
+        ("all_gather", 8, 2),
+        ("all_reduce", 8, 1),
+    ]
+    assert found[1].seconds == pytest.approx(2 * SECONDS, abs=5.1e-9)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        lambda line: f"0: {line}",
+        lambda line: f"[1,0]<stdout>: {line}",
+        lambda line: f"{line}\r",
+        lambda line: f"node1:40:41 [0] NCCL INFO Connected all rings\n{line}",
+        lambda line: line if line[0] == "#" else f"{line[:52]}node1:40:41 [0] NCCL INFO Connected NVLS\n{line[52:]}",
+        lambda line: line if line[0] == "#" else f"{line}  2025-01-01 12:00:00",
+    ],
+    ids=["srun --label", "mpirun --tag-output", "CRLF", "NCCL_DEBUG", "NCCL_DEBUG in lines", "-S 1"],
+)
+def test_what_others_print_between_is_left_out(tmp_path, printed):
+    path = written(tmp_path, "".join(f"{printed(line)}\n" for line in GOOD.splitlines()))
+    assert is_log(path)
+    found, plain = read_log(path), read_log(written(tmp_path, GOOD, "plain.log"))
+    assert (found.ranks, found.hosts, found.operation) == (8, 1, "all_reduce")
+    assert found.sizes.tolist() == plain.sizes.tolist() and found.seconds.tolist() == plain.seconds.tolist()
+
+
+@pytest.mark.parametrize("at", range(1, 130))
+def test_a_test_that_was_stopped_is_read_to_its_last_whole_size(tmp_path, at):
+    whole = GOOD.partition("# Out of bounds")[0]
+    last = whole.splitlines(keepends=True)[-1]
+    found = read_log(written(tmp_path, whole[: -len(last)] + last[:at]))
+    assert found.sizes.tolist() in (SIZES.tolist(), SIZES[:-1].tolist())
+    assert found.seconds == pytest.approx(SECONDS[: len(found.sizes)], abs=5.1e-9)
+
+
 GOOD = nccl.log("all_reduce", (8,), SIZES, SECONDS)
 LAST = GOOD.splitlines()[-4]
 
@@ -74,7 +121,9 @@ LAST = GOOD.splitlines()[-4]
     ("text", "told"),
     [
         (GOOD.replace("#  Rank", "#  rank"), "got '0 ranks'; allowed: the lines '#  Rank"),
-        (nccl.log("all_reduce", (1,), SIZES, SECONDS), "1 ranks"),
+        (nccl.log("all_reduce", (1,), SIZES, SECONDS), "got '1 rank'"),
+        (GOOD.replace("Rank  1", "Rank  0"), "rank 0 twice in one test'; allowed: the lines"),
+        (GOOD.replace(" time ", " cputime "), "got 'cputime'; allowed: time: a test without -C 1"),
         (nccl.log("all_reduce", (8, 7), SIZES, SECONDS), "7 + 8 ranks'; allowed: as many ranks on every host"),
         (nccl.log("all_reduce", (8,), [], []), "no size"),
         (GOOD.replace(LAST, LAST.replace("      0 ", "     12 ", 1)), "12 wrong values"),

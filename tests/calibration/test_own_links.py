@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import cli, own_links
-from calibration.nccl_logs import Log, read_log
+from calibration.nccl_logs import Log, read_logs
 from calibration.own_links import SWITCH, Timings, calibrate_links, fitted, predict, timings
 from calibration.store import SESSION
 from sim.costs.profile import load_profile
@@ -190,6 +190,6 @@ def test_a_published_log_gives_the_shipped_profiles_switch(tmp_path):
     sizes, seconds = ([float(row[c]) * f for row in rows] for c, f in (("size_bytes", 1), ("out_of_place_us", 1e-6)))
     path = tmp_path / "published.log"
     path.write_text(nccl.log("all_reduce", (8,), sizes, seconds))
-    found = fitted([read_log(path)], load_profile(BASE), device(BASE)).profile.collectives
+    found = fitted(read_logs(path), load_profile(BASE), device(BASE)).profile.collectives
     assert found[SWITCH] == pytest.approx(load_profile(BASE).collectives[SWITCH], rel=0.02)
     assert found["intra_alpha"] == pytest.approx(load_profile(BASE).collectives["intra_alpha"], rel=0.1)

@@ -31,7 +31,7 @@ from calibration.loading.generated import read_manifest as read_generated
 from calibration.loading.results import read_results as read_loading
 from calibration.measured import read_rows
 from calibration.memory import SIMULATED, DeviceMemory, load_memory
-from calibration.nccl_logs import is_log, read_log
+from calibration.nccl_logs import is_log, read_logs
 from calibration.published.tables import MAX_BYTES, read_public
 from calibration.store import SESSION, load_session
 from calibration.taskmap.results import read_results as read_kernels
@@ -304,7 +304,7 @@ READERS: Mapping[str, Text] = {
     "nccl-tests": (
         "all_reduce.log",
         lambda: nccl.log("all_reduce", (4, 4), (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)),
-        lambda path: (is_log(path), read_log(path)),
+        lambda path: (is_log(path), read_logs(path)),
     ),
     "session": (SESSION, lambda: (PROFILE / SESSION).read_text("utf-8"), lambda path: load_session(path.parent)),
     "state": (STATE, lambda: json.dumps({"a": RECORD}), lambda path: load_state(path.parent)),
