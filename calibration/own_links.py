@@ -20,6 +20,7 @@ from calibration.fit import Free, Parameters, Scores, Solution, conformal_covera
 from calibration.folder import alone
 from calibration.from_trace import device_of
 from calibration.nccl_logs import Log, read_logs
+from calibration.own_site import to_fit_again
 from calibration.published.collectives import ALPHA, EFFICIENCY, FILL_FREE, INTRA_FREE
 from calibration.samples import Floats
 from calibration.store import SESSION
@@ -106,7 +107,8 @@ def calibrate_links(logs: Sequence[Path], out: Path, base: str | None) -> Links:
 
     Raises:
         InputError: a log that cannot be read, of more ranks on a host than the base's device has, or of too few or too
-            small sizes; no base, or one of a processor; `out` holds a measuring session, or cannot be written.
+            small sizes; no base, or one of a processor; `out` holds a measuring session or other kernels than the
+            base's, or cannot be written.
     """
     held, name = _based(base)
     links = device(name)
@@ -116,11 +118,20 @@ def calibrate_links(logs: Sequence[Path], out: Path, base: str | None) -> Links:
     with alone(out):
         if (out / SESSION).exists():
             raise InputError("--out", str(out), f"a folder without {SESSION}, whose profile would be lost")
+        if (out / "profile.json").exists() and not _same_kernels(out, held):
+            raise InputError("--out", str(out), f"a folder without other kernels than {base}'s (or --base {out})")
         try:
             write_atomically(out / "profile.json", profile_text(found.profile))
         except OSError as error:
             raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
     return replace(found, device=name)
+
+
+def _same_kernels(out: Path, held: Profile) -> bool:
+    try:
+        return load_profile(profile_name(out)).models == held.models
+    except InputError:
+        return False
 
 
 def _based(base: str | None) -> tuple[Profile, str]:
@@ -303,6 +314,8 @@ def links_command(logs: Sequence[Path], out: Path, base: str | None, as_json: bo
     with progress.status("reading and fitting"):
         found = calibrate_links(logs, out, base)
     profile = found.profile
+    if again := to_fit_again(out, str(base)):
+        progress.print(again, markup=False, highlight=False, soft_wrap=True)
     if as_json:
         before, sure = found.base.collectives, found.standard_errors
         parameters = {

@@ -17,6 +17,7 @@ from sim.costs.profile import load_profile, profile_name, profile_text
 from sim.costs.run_level import SITE, RunLevelSet, Site, profile_sha256, read_site, run_level
 from sim.specs.fields import InputError
 from sim.specs.files import json_text, print_json, write_atomically
+from sim.units import many
 from sim.validation.jobs import read_cases
 from sim.validation.metrics import Floats
 from sim.validation.predict import by_halves, fit_site, log_errors
@@ -47,8 +48,8 @@ def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
     Whatever takes `out` as its profile then predicts with them; `out` may be the folder `base` itself.
 
     Raises:
-        InputError: no run with a step time that can be predicted; runs of several devices; `base` is no profile;
-            `out` holds another profile, or cannot be written.
+        InputError: no run with a step time that can be predicted; runs of several devices, or of a processor; `base` is
+            no profile; `out` holds another profile, or cannot be written.
     """
     try:
         profile = load_profile(base)
@@ -61,6 +62,9 @@ def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
         told = ", ".join(devices) or f"{len(skipped)} runs that cannot be predicted"
         why = f" ({skipped[0].reason})" if skipped else ""
         raise InputError("--from", told, f"runs of one cluster with use_for = time and a step time{why}")
+    if cases[0].cluster.hardware.on_host:
+        allowed = "runs on GPUs: those on a processor are predicted by its kernels (execute --learn corrects them)"
+        raise InputError("--from", devices[0], allowed)
     found = fit_site(cases)
     before = log_errors(cases, _so_far(base, cases[0].row.source).parameters)
     left_out = np.concatenate([*by_halves(cases), np.zeros(0)])
@@ -90,6 +94,21 @@ def _write(out: Path, base: str, profile: str, found: RunLevelSet) -> None:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
 
 
+def to_fit_again(out: Path, base: str) -> str:
+    """Return which earlier runs a profile that was just written to `out` leaves without use, empty where none."""
+    name = profile_name(out)
+    try:
+        if read_site(name):
+            return ""
+        held = Path(base) / SITE if base and base not in names("profiles") else Path()
+    except InputError:
+        held = out / SITE
+    if not held.is_file():
+        return ""
+    again = f"trainsim calibrate --from RUNS.csv --base {name} --out {out}"
+    return f"{held} was fitted to another profile: `{again}` fits the runs to this one"
+
+
 def _percent(logs: Floats) -> float:
     return 100 * float(np.mean(np.abs(np.exp(logs) - 1)))
 
@@ -99,8 +118,9 @@ def site_command(tables: Sequence[Path], out: Path, base: str, as_json: bool) ->
     progress = Console(stderr=True)
     with progress.status("fitting run-level parameters"):
         found = calibrate_site(tables, out, base)
+    of = many(len(found.before) + len(found.skipped), "run")
     for reason, runs in Counter(each.reason for each in found.skipped).most_common():
-        progress.print(f"{runs} of {len(found.before) + runs} runs not used: {reason}", markup=False, soft_wrap=True)
+        progress.print(f"{runs} of {of} not used: {reason}", markup=False, soft_wrap=True)
     errors: dict[str, Any] = {
         "runs": len(found.before),
         "before_mape": _percent(found.before),
@@ -116,7 +136,7 @@ def site_command(tables: Sequence[Path], out: Path, base: str, as_json: bool) ->
     made.add_row("spread (log)", f"{run_level().sigma_log:.3g}", f"{found.site.sigma_log:.3g}")
     Console(markup=False, emoji=False).print(made)
     halves = f", {errors['other_half_mape']:.1f} % by those fitted to the other half" if len(found.left_out) else ""
-    told = f"{errors['runs']} runs: {errors['before_mape']:.1f} % off by the parameters so far{halves}"
+    told = f"{many(len(found.before), 'run')}: {errors['before_mape']:.1f} % off by the parameters so far{halves}"
     progress.print(told, markup=False, highlight=False, soft_wrap=True)
     if len(found.before) < ENOUGH:
         progress.print(f"fewer than {ENOUGH} runs may mislead: one of them may be odd", markup=False)

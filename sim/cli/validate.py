@@ -1,7 +1,7 @@
 """`trainsim validate`: predictions against a table of measured runs."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,15 @@ from rich.progress import Progress, TaskID
 from sim.catalog import names
 from sim.cli.exam import WORDS, YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
-from sim.costs.run_level import RunLevelSet, read_site, run_level
+from sim.costs.run_level import RunLevelSet, level_of, read_site, run_level
 from sim.specs import InputError
 from sim.specs.files import is_folder, print_json
 from sim.units import digits3, many
 from sim.validation.accuracy import accuracy, write_accuracy
-from sim.validation.jobs import distinct, is_table_of_jobs, read_cases, read_jobs
-from sim.validation.predict import Predictor, analytic, elsewhere, fit_site
+from sim.validation.jobs import SOURCE, distinct, is_table_of_jobs, read_cases, read_jobs
+from sim.validation.predict import Predictor, analytic, as_simulated, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
+from sim.validation.translate import Case
 from sim.validation.validate import Validation, data, predicted, summary, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
@@ -63,19 +64,19 @@ def validate_command(
         examined({named[file]: held for file, held in tables.items()}, exam, without, as_json)
         return
     fitted = _site(site, rows, profile)
-    predict: Predictor = partial(analytic, level=fitted) if fitted else elsewhere
-    levels = {"site": fitted} if fitted else {source: run_level(source) for source in sorted({r.source for r in rows})}
+    by_site: Predictor | None = partial(analytic, level=fitted) if fitted else None
+    levels = {"site": fitted} if fitted else _levels(rows, [case for held in own.values() for case in held])
     results: dict[Path, Validation] = {}
     with Progress(console=progress_console, transient=True) as bar:
         for file, held in tables.items():
             shown = partial(_shown, bar, bar.add_task(file.name))
             results[file] = (
-                Validation(predicted(own[file], predict, shown), (), ())
+                Validation(predicted(own[file], by_site or as_simulated, shown), (), ())
                 if file in own
-                else validate(held, predict, profile, shown)
+                else validate(held, by_site or elsewhere, profile, shown)
             )
     if fitted:
-        _tell_others(fitted, results.values())
+        _tell_others("--site" if site else "--profile", fitted, results.values())
     if table:
         with written("--csv", table):
             write_accuracy([row for file, found in results.items() for row in accuracy(found, named[file])], table)
@@ -133,11 +134,17 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
     return fit_site(cases)
 
 
-def _tell_others(fitted: RunLevelSet, results: Collection[Validation]) -> None:
+def _levels(rows: Sequence[Measured], own: Sequence[Case]) -> dict[str, RunLevelSet]:
+    """Return the parameters in use without a site of all: by source, and of jobs by their cluster's profile."""
+    of_sources = {source: run_level(source) for source in sorted({row.source for row in rows} - {SOURCE})}
+    return of_sources | {case.cluster.profile: level_of(case.cluster) for case in own}
+
+
+def _tell_others(option: str, fitted: RunLevelSet, results: Collection[Validation]) -> None:
     """Say which devices under test are none of the site's."""
-    tested = {outcome.case.cluster.device for found in results for outcome in found.outcomes}
+    tested = {outcome.case.cluster.hardware.name for found in results for outcome in found.outcomes}
     if others := sorted(tested - set(fitted.devices)):
-        words = f"--site: its runs are of {', '.join(fitted.devices)}, none of {', '.join(others)}"
+        words = f"{option}: its runs are of {', '.join(fitted.devices)}, none of {', '.join(others)}"
         progress_console.print(words, highlight=False, markup=False)
 
 

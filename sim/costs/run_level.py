@@ -138,6 +138,10 @@ ON_HOST = RunLevelSet(
 )
 
 
+OF_THE_SITE = "fitted to runs of the site"
+"""How the source of a set begins that was fitted to one's own runs."""
+
+
 def level_of(cluster: Cluster) -> RunLevelSet:
     """Return the set that predicts runs on the cluster's devices: the site's own, fitted to all sources, or of hosts.
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from sim.checkpointing.advice import often
+from sim.costs.run_level import OF_THE_SITE
 from sim.engine.compare import Comparison
 from sim.engine.replay import Replay
 from sim.engine.step import Step, memory_sigma, simulate
@@ -32,7 +33,7 @@ from sim.units import HOUR_S, counted, digits3, grouped, lasting, many, percent,
 TEMPO = ", Tempo's layers"
 FIXES = 3
 """Changes that are named where a plan does not fit."""
-ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", "run level: fitted to runs of the site")
+ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", f"run level: {OF_THE_SITE}")
 """How those of a step's assumptions begin that say whose kernels were timed, and what is known of one's own cluster."""
 
 

@@ -14,6 +14,8 @@ from sim.validation.validate import Reason, expressed
 
 COLUMNS, MEMORY = ("job", "step_time_s"), "peak_memory_bytes"
 SOURCE = "own runs"
+MOST_OF_ID = 200
+"""Of a long path the end tells runs apart."""
 
 
 def is_table_of_jobs(path: Path) -> bool:
@@ -53,7 +55,7 @@ def read_jobs(table: Path, profile: str | None = None) -> list[Case]:
             raise InputError(f"{place}: {path}{where}", error.value, error.allowed) from None
         numbers = {name: _number(place, name, cells[name]) for name in cells if name != "job" and cells[name]}
         stated = {
-            "id": f"{table.name}:{place.rpartition(':')[2]}",
+            "id": place[-MOST_OF_ID:],
             "source": SOURCE,
             "device": cluster.hardware.name,
             "model": job.model.name,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.profile import Profile
-from sim.costs.run_level import RunLevel, RunLevelSet, run_level
+from sim.costs.run_level import OF_THE_SITE, RunLevel, RunLevelSet, level_of, run_level
 from sim.engine.batch import Asked, Batch
 from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
@@ -57,6 +57,18 @@ def elsewhere(cases: Sequence[Case]) -> list[Prediction]:
     found: list[Prediction] = []
     for source, part in groupby(cases, key=lambda case: case.row.source):
         found += analytic(list(part), run_level(source))
+    return found
+
+
+def as_simulated(cases: Sequence[Case]) -> list[Prediction]:
+    """Return predictions by the run-level parameters that a simulation of each case's cluster takes.
+
+    Raises:
+        InputError: the engine cannot run a case, or a site's parameters cannot be read.
+    """
+    found: list[Prediction] = []
+    for level, part in groupby(cases, key=lambda case: level_of(case.cluster)):
+        found += analytic(list(part), level)
     return found
 
 
@@ -118,8 +130,8 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     return RunLevelSet(
         parameters=fit_run_level(timed, _prior(timed), offsets=False),
         sigma_log=max(sigma, LEAST_SIGMA),
-        devices=tuple(sorted({case.cluster.device for case in timed})),
-        source=f"fitted to runs of the site ({len(timed)})",
+        devices=tuple(sorted({case.cluster.hardware.name for case in timed})),
+        source=f"{OF_THE_SITE} ({len(timed)})",
     )
 
 

@@ -159,6 +159,16 @@ def test_a_measuring_session_is_not_written_over(tmp_path):
     assert not (tmp_path / "out" / "profile.json").exists()
 
 
+def test_kernels_of_another_profile_are_not_written_over(tmp_path):
+    logs = wrote(tmp_path, made("all_gather", (8,), parameters()))
+    for _ in range(2):  # the same again takes its own place
+        calibrate_links(logs, tmp_path / "out", BASE)
+    before = (tmp_path / "out" / "profile.json").read_bytes()
+    with pytest.raises(InputError, match="a folder without other kernels than a100-sxm-80gb's"):
+        calibrate_links(logs, tmp_path / "out", "a100-sxm-80gb")
+    assert (tmp_path / "out" / "profile.json").read_bytes() == before
+
+
 def test_the_command_tells_errors_and_the_job(tmp_path, monkeypatch):
     paths = wrote(tmp_path, made("all_gather", (8,), parameters(**SLOWER)), made("all_reduce", (8, 8), parameters()))
     given = [str(p) for p in paths]

@@ -20,6 +20,7 @@ from sim.specs.job import Job
 from sim.sweep.sections import contents
 from sim.tuner.tune import tune
 from sim.validation.jobs import read_jobs
+from tests.calibration import nccl
 
 BASE, SLOWER = "h100-sxm-80gb", 1.25
 PLANS = [{"tp": t, "micro_batch": m, "global_batch": 64, "zero": 1} for t in (2, 4, 8) for m in (1, 2)]
@@ -80,10 +81,32 @@ def test_validate_takes_the_folder_as_a_site(runs, ours):
         json.loads(CliRunner().invoke(app, ["validate", table, "--profile", p, "--json"]).stdout) for p in (BASE, ours)
     )
     assert own["summary"]["time"]["mape"] < 5 and plain["summary"]["time"]["mape"] > 15
-    assert list(own["run_level"]) == ["site"]
+    assert list(own["run_level"]) == ["site"] and list(plain["run_level"]) == [BASE]
     (runs / "first.csv").write_text("".join((runs / "own.csv").read_text().splitlines(keepends=True)[:4]))
     by_half = CliRunner().invoke(app, ["validate", table, "--site", str(runs / "first.csv"), "--json"])
     assert json.loads(by_half.stdout)["summary"]["time"]["mape"] < 6
+
+
+def test_jobs_that_name_the_folder_are_validated_as_they_are_simulated(runs, ours, tmp_path):
+    job = yaml.safe_load((runs / "0.yaml").read_text())
+    job["cluster"]["profile"] = ours
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "later.csv").write_text("job,step_time_s\njob.yaml,5\n")
+    held = Job.load(tmp_path / "job.yaml")
+    told = json.loads(CliRunner().invoke(app, ["validate", str(tmp_path / "later.csv"), "--json"]).stdout)
+    by_simulation = simulate(held.model, held.cluster, held.plan)
+    assert told["rows"][0]["predicted_step_time_s"] == pytest.approx(by_simulation.step_time_s, rel=1e-3)
+    assert told["run_level"][ours]["source"] == "fitted to runs of the site (6)"
+
+
+def test_links_written_over_a_site_say_that_the_runs_are_to_be_fitted_again(ours, tmp_path):
+    (tmp_path / "all_gather.log").write_text(nccl.log("all_gather", (8,), (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)))
+    for base, out, place in ((ours, "new", ours), (ours, "own", ours), (str(tmp_path / "copy"), "copy", "copy")):
+        copytree(ours, tmp_path / "copy", dirs_exist_ok=True)
+        given = ["--from", str(tmp_path / "all_gather.log"), "--base", base, "--out", str(tmp_path / out)]
+        told = CliRunner().invoke(cli.app, given).stderr
+        assert f"{Path(tmp_path, place) / SITE} was fitted to another profile: `trainsim calibrate" in told
+    assert "was fitted to" not in CliRunner().invoke(cli.app, [*given[:3], BASE, "--out", str(tmp_path / "x")]).stderr
 
 
 def test_a_profile_written_anew_asks_for_a_new_fit(runs, ours, tmp_path):
@@ -126,10 +149,13 @@ def test_what_is_no_site_is_refused_and_nothing_written(runs, tmp_path):
     (tmp_path / "other.csv").write_text("job,step_time_s\n")
     (tmp_path / "two.csv").write_text(f"job,step_time_s\n{runs}/0.yaml,3\na100.yaml,3\n")
     (tmp_path / "a100.yaml").write_text((runs / "0.yaml").read_text().replace(BASE, "a100-sxm-80gb"))
+    (tmp_path / "cpu.csv").write_text("job,step_time_s\ncpu.yaml,3\n")
+    (tmp_path / "cpu.yaml").write_text((runs / "0.yaml").read_text().replace(BASE, "cpu").replace("tp: 2", "tp: 1"))
     for name, base, told in (
         ("other.csv", BASE, "runs of one cluster"),
         ("two.csv", BASE, "a100-sxm-80gb, h100-sxm-80gb"),
         ("two.csv", "h900", "--base: got 'h900'"),
+        ("cpu.csv", "cpu", "--from: got 'cpu'; allowed: runs on GPUs"),
     ):
         with pytest.raises(InputError) as caught:
             calibrate_site([tmp_path / name], tmp_path / "out", base)
