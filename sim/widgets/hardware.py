@@ -39,7 +39,7 @@ class ModelControls(Group):
             value=model.name, options=sorted({*models, *self.shown}), ensure_option=False, continuous_update=False,
             layout=FULL, placeholder="a name of the catalog, or a path of config.json",
         )  # fmt: skip
-        self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length", " ")
+        self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length, tokens")
         self.dimensions = {name: Knob(name, (), getattr(model, name)) for name in DIMENSIONS}
         self.facts = w.HTML()
         super().__init__([self.picker, self.facts, self.seq], list(self.dimensions.values()), "Dimensions")
@@ -75,7 +75,7 @@ class ModelControls(Group):
         """Write the model's size below its name."""
         active = model.active_parameters
         experts = f", {active / 1e9:.3g}e9 active" if active != model.parameters else ""
-        flop = f"{model.flop_per_token('megatron'):.3g} FLOP a token"
+        flop = f"{counted(model.flop_per_token('megatron'))} FLOP a token"
         self.facts.value = (
             f"{model.parameters / 1e9:.4g}e9 parameters{experts}; {many(model.layers, 'layer')}; {flop}"
             f"<br><small>{escape(_sum(model))}</small>"
@@ -202,7 +202,7 @@ class HardwareControls(Group):
     """Multipliers on what the cluster is made of: 1 is the cluster as it is."""
 
     def __init__(self, what: Callable[[], None]) -> None:
-        self.knobs = {name: Knob(name, TIMES, 1.0, words, "x") for name, words in FACTORS.items()}
+        self.knobs = {name: Knob(name, TIMES, 1.0, words, "×") for name, words in FACTORS.items()}
         self.reset = w.Button(description="All to 1x", layout=FULL)
         self.facts = w.HTML()
         super().__init__([*self.knobs.values(), self.reset, self.facts])

@@ -63,6 +63,8 @@ class Knob(w.VBox):
         self.name, self.words, self.unit, self._quiet = name, words or name.replace("_", " "), unit, False
         self.is_number, self._slides = is_number(value), len(options) > 0
         boxed = boxed and self.is_number
+        if boxed and unit.strip():  # the slider's read-out, which the box stands for, would say it
+            self.words += f", {unit.strip()}"
         self._label = w.HTML(layout=w.Layout(height="18px", margin="0"))
         self._slider = w.SelectionSlider(
             options=self._listed(options, value), value=value, readout=not boxed,

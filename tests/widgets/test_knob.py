@@ -26,6 +26,13 @@ def test_what_has_no_box_keeps_its_slider():
     assert slides(Knob("schedule", ["1f1b"], "1f1b")) and slides(Knob("n", [4], 4, boxed=False))
 
 
+def test_a_box_has_its_unit_in_the_name_and_a_slider_alone_in_its_read_out():
+    share = Knob("weights", [0, 50, 100], 0, "weights on the host", " %")
+    assert share._label.value.startswith("<span title=''>weights on the host, % <")
+    alone = Knob("weights", [0, 50, 100], 0, "weights on the host", " %", boxed=False)
+    assert ", %" not in alone._label.value and alone._slider.options[0][0] == "0 %"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", True, None])
 def test_what_no_box_could_show_is_refused_and_the_value_stays(value):
     tp, layers = Knob("tp", [1, 2, 8], 2), Knob("layers", (), 96)
