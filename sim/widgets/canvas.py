@@ -83,7 +83,7 @@ class Canvas(w.VBox):
 
     def stale(self, is_stale: bool) -> None:
         """Show the figure pale, as that of a previous plan, or as it is."""
-        (self.add_class if is_stale else self.remove_class)(STALE)
+        pale(self, is_stale)
 
     def on_zoom(self, what: Callable[[tuple[float, float]], None]) -> None:
         """Call `what` with the ends of the time axis when somebody zooms in the browser."""
@@ -98,6 +98,11 @@ class Canvas(w.VBox):
 
         if self._zoom and self.plot:
             self.plot.layout.on_change(zoomed, "xaxis.range")
+
+
+def pale(part: w.DOMWidget, is_stale: bool) -> None:
+    """Show a part of a panel pale, as that of a previous plan, or as it is."""
+    (part.add_class if is_stale else part.remove_class)(STALE)
 
 
 def _put(old: Any, new: Any, kept: Sequence[str] = ()) -> None:

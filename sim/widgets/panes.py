@@ -14,7 +14,7 @@ from sim.report.figures.tornado import BETTER
 from sim.report.numbers import time_unit
 from sim.report.sections import certainty_section, peak_table, step_cards, term_table
 from sim.report.theme import Theme
-from sim.widgets.canvas import Canvas
+from sim.widgets.canvas import Canvas, pale
 from sim.widgets.copying import CopyButton
 from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
 
@@ -75,6 +75,11 @@ class Pane(w.VBox):
         self._words.value = COMPUTING
         for canvas in self.canvases:
             canvas.stale(True)
+
+    def stale(self, is_stale: bool) -> None:
+        """Show figures, and what is said of them, pale as those of a previous plan, or as they are."""
+        for part in (self._words, self.detail, *self.canvases):
+            pale(part, is_stale)
 
     def explain(self, html: str) -> None:
         """Show what a click on the figures asks for, below them."""
@@ -198,11 +203,11 @@ class Panes(w.Tab):
             pane.fill(width - PADDING)
 
     def stale(self, is_stale: bool) -> None:
-        """Show the figures of a plan pale, as those of a previous one, or as they are."""
+        """Show what depends on a plan pale, as of a previous one, or as it is."""
         self.is_stale = is_stale
+        pale(self.data, is_stale)
         for pane in self.panes.values():
-            for canvas in pane.canvases:
-                canvas.stale(is_stale and "step" in pane.view.needs)
+            pane.stale(is_stale and "step" in pane.view.needs)
 
     def _ranked(self, change: Any) -> None:
         self._look(stage=None if change["new"] == FULLEST[1] else change["new"])

@@ -289,8 +289,8 @@ def _compared(scene: Scene) -> str:
     if scene.pinned is None:
         return ""
     change = scene.step.step_time_s - scene.pinned.step_time_s
-    sign = "−" if change < 0 else "+"
-    return f"A: {answer(scene.pinned)} B: {answer(scene.step)} B − A: {sign}{seconds(abs(change))} a step."
+    words = f"B − A: {'−' if change < 0 else '+'}{seconds(abs(change))} a step."
+    return f"A: {answer(scene.pinned)} B: {answer(scene.step)} {words if change else 'Both take equally long.'}"
 
 
 def _span(scene: Scene) -> str:

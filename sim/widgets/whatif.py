@@ -30,6 +30,7 @@ from sim.tuner.nearest import nearest
 from sim.tuner.tune import Tuned
 from sim.widgets.background import events_job, tune_job
 from sim.widgets.background_bar import BackgroundBar
+from sim.widgets.canvas import pale
 from sim.widgets.code import code_of
 from sim.widgets.controls import PlanControls, counted_title
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
@@ -220,7 +221,7 @@ class WhatIf(w.HBox):
         self._answer.value = m.paragraph(" ".join((answer(step), *_without_effect(step))), "say")
         self._beside.value = ""
         self._offer()
-        self.panes.stale(False)
+        self._stale(False)
         self._draw()
         if step.fits != "yes":
             self._later("fixes", self._offer_fixes)
@@ -234,13 +235,18 @@ class WhatIf(w.HBox):
         name = error.path.removeprefix("plan.")
         self._answer.value = (
             f"<p class='say wrong'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; "
-            f"allowed: {escape(error.allowed)}. <i>The figures show the previous plan.</i></p>"
+            f"allowed: {escape(error.allowed)}. <i>What is pale is of the previous plan.</i></p>"
         )
         near = nearest(*asked) if asked else []
         self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])
         if asked:
             self.plans.suit(*asked)
-        self.panes.stale(True)
+        self._stale(True)
+
+    def _stale(self, is_stale: bool) -> None:
+        """Show cards and figures pale, as those of the previous plan, or as they are."""
+        pale(self._cards, is_stale)
+        self.panes.stale(is_stale)
 
     def _offer_fixes(self) -> None:
         """Say which single changes would make the plan fit, the cheapest first."""

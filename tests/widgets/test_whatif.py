@@ -69,6 +69,9 @@ def test_impossible_is_a_state(panel):
     assert "impossible, try 2, 4, 8" in label and "(x) try 2, 4</b>" in label
     assert "dp <b>–</b>" in panel.plans.dp.value and "tp 8 x pp 3 does not divide 128" in panel.plans.dp.value
     assert all(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
+    beside = (panel._cards, panel.panes.data, panel.panes.panes["Timeline"]._words)
+    assert all(STALE in part._dom_classes for part in beside)
+    assert STALE not in panel.panes.panes["Front"]._words._dom_classes  # of the last search, whatever is asked
     assert [b.description for b in buttons(panel)] == ["pp 4", "pp 2", "pp 8"]
     open_tab(panel, "Breakdown")
     assert STALE in panel.panes.panes["Breakdown"].canvases[0]._dom_classes
@@ -76,7 +79,8 @@ def test_impossible_is_a_state(panel):
     assert panel.step.plan.pp == 2 and "data parallel (dp) <b>8</b> " in panel.plans.dp.value
     assert panel.plans.knobs["pp"].value == 2
     assert "a step" in panel.message
-    assert not any(STALE in canvas._dom_classes for p in panel.panes.panes.values() for canvas in p.canvases)
+    shown = [*beside, *(canvas for p in panel.panes.panes.values() for canvas in p.canvases)]
+    assert not any(STALE in part._dom_classes for part in shown)
 
 
 def test_too_much_memory_is_drawn_and_fixes_are_offered(panel):

@@ -13,6 +13,8 @@ from tests.widgets.conftest import open_tab, set_knob
 @pytest.mark.slow
 def test_two_plans_and_their_difference(panel):
     panel.pin()
+    open_tab(panel, "Compare")
+    assert panel.panes.panes["Compare"]._words.value.split("</p>")[0].endswith("Both take equally long.")
     before = panel.step
     panel.hardware.knobs["inter"].value = 4.0
     assert panel.step.step_time_s < before.step_time_s
