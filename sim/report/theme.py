@@ -114,6 +114,8 @@ def _template(theme: Theme) -> go.layout.Template:
         "linecolor": grid,
         "zeroline": False,
         "nticks": 8,
+        "separatethousands": True,  # as all other numbers: 40 000, not 40k
+        "minexponent": 6,
         "automargin": True,  # names of rows and columns are of any length
         "tickfont": {"color": secondary},
         "title": {"font": {"color": secondary, "size": 12}, "standoff": 8},

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sim.engine.step import Step
 from sim.specs import InputError, Model
+from sim.units import grouped
 from sim.validation.predict import Range, elsewhere
 from sim.validation.table import Measured
 from sim.validation.translate import translate
@@ -23,7 +24,7 @@ class Throughput:
     @property
     def name(self) -> str:
         """Model and devices."""
-        return f"{self.model} on {self.gpus:,}"
+        return f"{self.model} on {grouped(self.gpus)}"
 
     @property
     def error(self) -> float:

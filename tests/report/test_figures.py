@@ -283,6 +283,8 @@ def test_colours_are_the_themes_and_the_background_is_left_alone(step: Step, the
     figure = figures.timeline(step, theme=theme)  # type: ignore[arg-type]
     assert bars(figure)[0].marker.color == PALETTE["forward"][theme == "dark"]
     assert figure.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    for axis in (figure.layout.template.layout.xaxis, figure.layout.template.layout.yaxis):
+        assert axis.separatethousands and axis.minexponent == 6  # plotly.js would write 40k beside our 40 000
 
 
 def uniform(name: str, ranks: int, microbatches: int) -> Timeline:

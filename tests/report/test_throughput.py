@@ -20,7 +20,7 @@ def test_published_lies_over_predicted(theme):
     assert list(ours.error_x.array) == [15, 10]
     assert list(ours.error_x.arrayminus) == [10, 10]
     assert list(published.x) == [100, 50]
-    assert list(ours.y) == list(published.y) == ["&lt;b&gt;a on 32", "ZeRO-3: b on 3,072"]
+    assert list(ours.y) == list(published.y) == ["&lt;b&gt;a on 32", "ZeRO-3: b on 3\u2009072"]
     assert [a.text for a in figure.layout.annotations] == ["−10 %", "+100 % *"]
 
 
