@@ -40,6 +40,7 @@ def test_short_runs_have_a_point_for_every_theta():
     (drawn,) = figures.decentralized_runs([replace(run, sent_bytes=1e5 / run.theta) for run in runs]).data
     assert list(drawn.text) == ["200", "100", "50", "20", "10", "5"]
     assert list(drawn.x) == pytest.approx([100 / float(theta) for theta in drawn.text])
+    assert list(drawn.customdata) == list(drawn.text) and "theta %{customdata}" in drawn.hovertemplate
     last = [100 * run.accuracy for run in selected(runs, theta=5.0)]
     assert drawn.y[-1] == pytest.approx(fmean(last))
     assert drawn.y[-1] + drawn.error_y.array[-1] == pytest.approx(max(last))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import plotly.graph_objects as go
 
@@ -11,7 +11,8 @@ from sim.decentralized.processes import Part
 from sim.decentralized.what_if import Axis
 from sim.engine.clock import TICK_S
 from sim.report.figures.grid import cells
-from sim.report.figures.throughput import STYLES, curves, styled
+from sim.report.figures.labels import Point, placed
+from sim.report.figures.throughput import curves, styled
 from sim.report.numbers import byte_unit
 from sim.report.theme import HEIGHT, MARGIN, Look, Theme, colour, frame, marker, mixed, safe, whiskers
 from sim.specs.arguments import checked
@@ -40,9 +41,6 @@ FITTED: Mapping[Fitted, str] = {
 KILO = 1e3
 LOG = {"type": "log", "nticks": 3, "tickformat": "~g"}
 """An axis with 1, 2 and 5 of each decade, written out: without a format plotly.js writes 20 as 2."""
-PLACES = ("top right", "bottom right", "top left", "bottom left", "middle right", "middle left")
-POSITIONS = {shade: place for (shade, *_), place in zip(STYLES, PLACES, strict=True)}
-"""Where the labels of each line stand, so that those of lines that meet do not cover each other."""
 Asked = Literal["hours", "traffic"]
 SHIFT = 0.09
 """Of each skew's points beside the next one's (thetas apart), so that whiskers do not cover each other."""
@@ -54,8 +52,8 @@ MOST = 0.6
 def decentralized_front(found: Sequence[Simulated], theme: Theme = "light") -> go.Figure:
     """Return accuracy (%, with its 80 % interval) against traffic, a point for every training.
 
-    Points are labelled with the theta that they end with; those of one algorithm and controller are joined, in a style
-    of their own.
+    Points are labelled with the theta that they end with, where there is room for it; those of one algorithm and
+    controller are joined, in a style of their own.
 
     Raises:
         InputError: a training has no accuracy, or there is none.
@@ -68,18 +66,19 @@ def decentralized_front(found: Sequence[Simulated], theme: Theme = "light") -> g
         groups.setdefault(name, []).append(one)
     unit = byte_unit(max(one.traffic_bytes for one in found))
     figure = frame(theme, HEIGHT + 80, f"traffic ({unit.name})", "accuracy (%)")
-    for (name, held), style in styled(groups):
+    lines = {}
+    for name, held in groups.items():
         rows = [(one.traffic_bytes / unit.scale, one.final_theta, one.accuracy) for one in held]
-        points = [_Point(x, e.value, e.low, e.high, f"{theta:g}") for x, theta, e in rows if e]
-        _line(figure, name, sorted(points), f" {unit.name}", style, theme)
-    return figure.update_xaxes(**LOG)
+        lines[name] = sorted(Point(x, e.value, e.low, e.high, f"{theta:g}") for x, theta, e in rows if e)
+    return _labelled(figure, lines, f" {unit.name}", theme)
 
 
 @checked
 def decentralized_runs(found: Sequence[ShortRun], theme: Theme = "light") -> go.Figure:
     """Return the accuracy (%) of short runs against what one partition sends to one other for a minibatch (kB).
 
-    A point for every theta of an algorithm, labelled with it: the mean over runs, whiskers to the least and the most.
+    A point for every theta of an algorithm, labelled with it where there is room: the mean over runs, whiskers to the
+    least and the most.
 
     Raises:
         InputError: there is no run.
@@ -88,14 +87,15 @@ def decentralized_runs(found: Sequence[ShortRun], theme: Theme = "light") -> go.
     for run in _some(found, "short runs (sim.decentralized.read_runs)"):
         groups.setdefault(run.algorithm, {}).setdefault(run.theta, []).append(run)
     figure = frame(theme, HEIGHT + 80, "sent from one partition to one other for a minibatch (kB)", "accuracy (%)")
-    for (name, thetas), style in styled(groups):
+    lines = {}
+    for name, thetas in groups.items():
         points = []
         for theta, runs in thetas.items():
             each = [run.accuracy for run in runs]
             sent = fmean(run.sent_bytes for run in runs) / KILO
-            points.append(_Point(sent, fmean(each), min(each), max(each), f"{theta:g}"))
-        _line(figure, name, sorted(points), " kB", style, theme)
-    return figure.update_xaxes(**LOG)
+            points.append(Point(sent, fmean(each), min(each), max(each), f"{theta:g}"))
+        lines[name] = sorted(points)
+    return _labelled(figure, lines, " kB", theme)
 
 
 @checked
@@ -110,7 +110,7 @@ def decentralized_loss(model: AccuracyModel, quantity: Fitted = "accuracy_loss",
     for n, ((name, skew), style) in enumerate(styled(lines)):
         shift = SHIFT * (n - (len(lines) - 1) / 2)
         found = [getattr(model, quantity)(theta, skew) for theta in thetas]
-        points = [_Point(at + shift, e.value, e.low, e.high, "") for at, e in enumerate(found)]
+        points = [Point(at + shift, e.value, e.low, e.high, "") for at, e in enumerate(found)]
         _line(figure, name, points, "", style, theme)
         runs = [run for run in model.runs if run.skew == skew]
         figure.add_scatter(
@@ -156,33 +156,34 @@ def decentralized_what_if(
     return figure.update_yaxes(type="log", tickformat="~g", rangemode="normal")
 
 
-class _Point(NamedTuple):
-    """Where a point lies (axis units), its fraction with both ends, and its label."""
-
-    x: float
-    value: float
-    low: float
-    high: float
-    text: str
+def _labelled(figure: go.Figure, lines: Mapping[str, Sequence[Point]], unit: str, theme: Theme) -> go.Figure:
+    """Add lines of fractions (%) over a logarithmic axis, with labels where they cover nothing."""
+    for ((name, points), style), places in zip(styled(lines), placed(list(lines.values())), strict=True):
+        _line(figure, name, points, unit, style, theme)
+        figure.data[-1].update(
+            text=[point.text if place else "" for point, place in zip(points, places, strict=True)],
+            textposition=[place or "top right" for place in places],
+            textfont={"color": colour(style[0], theme)},
+            mode="lines+markers+text",
+        )
+    return figure.update_xaxes(**LOG)
 
 
 def _line(
-    figure: go.Figure, name: str, points: Sequence[_Point], unit: str, style: tuple[str, str, str], theme: Theme
+    figure: go.Figure, name: str, points: Sequence[Point], unit: str, style: tuple[str, str, str], theme: Theme
 ) -> None:
     """Add a line of fractions (%), with whiskers."""
     shade, symbol, dash = style
     values, lows, highs = ([100 * getattr(point, end) for point in points] for end in ("value", "low", "high"))
     bars = [whiskers(*ends, theme) for ends in zip(values, lows, highs, strict=True)]
     labelled = any(point.text for point in points)
-    where = f", theta %{{text}}: %{{x:.3~g}}{unit}, " if labelled else ": "
+    where = f", theta %{{customdata}}: %{{x:.3~g}}{unit}, " if labelled else ": "
     figure.add_scatter(
         x=[point.x for point in points],
         y=values,
         error_y=bars[0] | {key: [bar[key] for bar in bars] for key in ("array", "arrayminus")},
-        text=[point.text for point in points],
-        textposition=POSITIONS[shade],
-        textfont={"color": colour(shade, theme)},
-        mode="lines+markers+text" if labelled else "lines+markers",
+        customdata=[point.text for point in points] if labelled else None,
+        mode="lines+markers",
         name=name,
         line={"color": colour(shade, theme), "dash": dash, "width": 1.5},
         marker={"color": colour(shade, theme), "symbol": symbol, "size": 9},
