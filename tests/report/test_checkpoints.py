@@ -29,6 +29,8 @@ def test_picks_stand_on_the_sum_of_what_is_lost(theme):
     told = " ".join(note.text for note in figure.layout.annotations)
     assert all(name in told for name in ("CheckFreq", "Young", "Daly", "best"))
     assert all(note.y < figure.layout.yaxis.range[1] for note in figure.layout.annotations)
+    beside = [(note.ax, note.xanchor) for note in figure.layout.annotations[:2]]
+    assert beside == [(20, "left"), (-20, "right")]  # Young's and Daly's picks are almost one
 
 
 def test_the_pick_of_the_policy_that_was_asked_for_is_marked():

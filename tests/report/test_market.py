@@ -128,6 +128,10 @@ def test_the_front_is_above_its_bounds():
     assert list(drawn) == ["rented", "dominated", "no strategy is below", "with hindsight"]
     assert list(drawn["rented"].text) == ["0 USD/h", "5 USD/h"] and len(drawn["dominated"].x) == 1
     assert list(drawn["rented"].textposition) == ["top left", "top right"]  # inside of the figure at both ends
+    later = max(found, key=lambda row: row.rental.hours)  # with a bound that ends far to the right labels are off it
+    long = replace(bounds[0.0], hindsight=replace(later.rental, hours=10 * later.rental.hours))
+    free = traces(figures.market_front(found, bounds | {0.0: long}))["rented"]
+    assert list(free.textposition) == ["top right", "top right"]
     least = drawn["no strategy is below"]
     for row in found:
         assert row.rental.cost_usd >= np.interp(row.rental.hours, least.x, least.y) - 1e-9

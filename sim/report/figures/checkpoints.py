@@ -38,6 +38,8 @@ RECOVERY = {
     "reload_s": Look("communication", "\\", "reading the state"),
     "restart_s": Look("idle", "/", "restarting"),
 }
+SIDES = ({"ax": 20, "xanchor": "left"}, {"ax": -20, "xanchor": "right"}, {"ax": 0, "xanchor": "center"})
+"""Of the labels of picks in turn, from the lowest."""
 
 
 @checked
@@ -79,7 +81,7 @@ def checkpoint_interval(
         figure.add_annotation(
             x=float(np.log10(steps)),
             y=value,
-            ax=0,
+            **SIDES[n % len(SIDES)],  # no arrow to a pick beside another crosses the label of that one
             ay=-30 - 26 * n,
             **label(f"{', '.join(names)}: {grouped(steps)}", theme),
             arrowcolor=colour("text", theme),

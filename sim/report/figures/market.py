@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, floor, log10
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,8 @@ DASHES = ("solid", "dot", "dash", "dashdot", "longdash")
 """Of clouds."""
 AROUND = 0.15
 """So much of its time is shown before and after a rental."""
+EDGE = 0.85
+"""From that share of the hours on labels stand left of their points: to the right the figure ends."""
 
 Unit = Literal["device", "work"]
 UNITS: Mapping[Unit, str] = {
@@ -326,7 +327,9 @@ def market_front(
     if not found:
         raise InputError("found", [], "one rental or more")
     figure = frame(theme, HEIGHT + 120, "hours", "cost (USD)")
-    middle = fmean(row.rental.hours for row in found)
+    rentals = [row.rental for row in found] + [best.hindsight for best in (optima or {}).values() if best.hindsight]
+    low, high = (end(rental.hours for rental in rentals) for end in (min, max))
+    right = low + EDGE * (high - low)
     for name, rows, symbol in (
         ("rented", [row for row in found if not row.dominated], "circle"),
         ("dominated", [row for row in found if row.dominated], "circle-open"),
@@ -339,19 +342,17 @@ def market_front(
             mode="markers+text" if symbol == "circle" else "markers",
             marker={"color": colour("forward", theme), "symbol": symbol, "size": 10},
             text=[f"{row.usd_per_hour:g} USD/h" for row in rows],
-            textposition=["top left" if row.rental.hours > middle else "top right" for row in rows],
+            textposition=["top left" if row.rental.hours > right else "top right" for row in rows],
             cliponaxis=False,
             hovertemplate="an hour is worth %{text}<br>%{x:.1f} h, %{y:.2f} USD<extra></extra>",
         )
     if optima:
-        _bounds(figure, [row.rental.hours for row in found], optima, theme)
+        _bounds(figure, np.linspace(low, high, 60), optima, theme)
     return figure.update_yaxes(rangemode="tozero")
 
 
-def _bounds(figure: go.Figure, hours: Sequence[float], optima: Mapping[float, Optimum], theme: Theme) -> None:
+def _bounds(figure: go.Figure, x: np.ndarray, optima: Mapping[float, Optimum], theme: Theme) -> None:
     ways = [(worth, best.hindsight) for worth, best in optima.items() if best.hindsight]
-    ends = [*hours, *(way.hours for _, way in ways)]
-    x = np.linspace(min(ends), max(ends), 60)
     y = np.max([np.zeros(len(x)), *(best.usd - worth * x for worth, best in optima.items())], axis=0)
     line = {"color": colour("text", theme), "width": 1.5, "dash": "dash"}
     figure.add_scatter(
