@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
@@ -50,6 +51,8 @@ class ModelControls(Group):
         """Return what is asked for; raises InputError where the name is unknown or dimensions contradict."""
         name = meant("models", self.picker.value.strip())
         if name != self.base.name:
+            if name not in models and name not in self.shown and not Path(name).exists():
+                raise InputError("model", name, "a name of the list, or the path of a config.json")
             self.base = models[name] if name in models else self.shown.get(name) or Model.from_hf(name)
             self._show()
         asked = self._asked()
