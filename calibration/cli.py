@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.errors import summary, table
-from calibration.nccl_logs import is_log
+from calibration.nccl_logs import MOST_BYTES, is_log
 from calibration.own_site import site_command
 from calibration.published.profiles import DATE, build, write
 from calibration.published.run_level import ALL, fit_sets, write_sets
 from calibration.published.tables import read_public
 from sim.specs.fields import InputError
-from sim.specs.files import checked_folder, print_json
+from sim.specs.files import checked_folder, print_json, text_of
 from sim.units import many
 from sim.validation.jobs import is_table_of_jobs
 from sim.validation.table import is_runs, read_runs
@@ -87,6 +87,7 @@ def calibrate(
     _check_once(paths)
     checked_folder("--out", out)
     mode = _mode(device, suite, trace, paths, against)
+    _check_base(mode, base, paths)
     texts = {"--suite": suite, "--budget": budget, "--base": base, "--only": only, "--date": date, "--size": size}
     flags = {"--resume": resume or None, "--despite-load": despite_load or None, "--no-check": not check or None}
     _check_counts(mode, {**texts, **flags, "--seed": seed, "--samples": samples})
@@ -141,6 +142,14 @@ def _mode(device: str | None, suite: str | None, trace: Path | None, paths: list
             raise InputError("--from", ", ".join(others), f"logs of nccl-tests alone, as {logs[0]}")
         return "links"
     return "runs" if is_runs(paths[0]) or is_table_of_jobs(paths[0]) else "tables"
+
+
+def _check_base(mode: Mode, base: str | None, paths: list[Path]) -> None:
+    """Refuse files that no --base goes with, or that cannot be read."""
+    if mode == "tables" and base is not None:
+        text_of(paths[0], MOST_BYTES)
+        told = "with --base logs of nccl-tests, or runs: a CSV file with job, step_time_s or the columns of validate"
+        raise InputError("--from", str(paths[0]), told)
 
 
 def _check_once(paths: list[Path]) -> None:

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from calibration import measuring
+from calibration import cli, measuring
 from calibration.cli import _run_level, app
 from calibration.collectives import Measured as Collective
 from calibration.execute.busy import idle
@@ -183,7 +183,7 @@ def test_runs_that_cannot_be_used_are_told(invoke, tmp_path):
         *((TRACE, option, "--device") for option in (("--suite", "smoke"), ("--budget", "9m"), ("--seed", "0"))),
         *((mode, flag, "--device") for mode in (TRACE, TABLES, RUNS) for flag in (("--resume",), ("--despite-load",))),
         *((mode, ("--no-check",), "--suite smoke or full") for mode in (NETWORKS, TRACE, TABLES)),
-        *((mode, ("--base", "cpu"), "--trace, --suite tbd, logs of nccl-tests or runs") for mode in (DEVICE, TABLES)),
+        (DEVICE, ("--base", "cpu"), "--trace, --suite tbd, logs of nccl-tests or runs"),
         (TRACE, ("--size", "full"), "--suite tbd"),
         *((mode, ("--date", "x"), "--from without tables of training runs") for mode in (DEVICE, TRACE, RUNS)),
         (RUNS, ("--only", "l4"), "--from without tables of training runs"),
@@ -193,6 +193,14 @@ def test_an_option_that_would_change_nothing_is_refused(tmp_path, mode, option, 
     given = [*mode, *option, "--out", str(tmp_path / "p")]
     with pytest.raises(InputError, match=rf"{option[0]}: got .*; allowed: left out, or {where}$"):
         CliRunner().invoke(app, given, catch_exceptions=False)
+
+
+def test_a_file_that_no_base_goes_with_is_named(tmp_path):
+    table = tmp_path / "table.csv"
+    for told in ("table.csv: got 'no such file'", "with --base logs of nccl-tests, or runs"):
+        with pytest.raises(InputError, match=told):
+            cli.calibrate(first=[table], base="h100-sxm-80gb", out=tmp_path / "p")
+        table.write_text("m,n,k\n")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("180s", 180), ("8m", 480), ("1.5h", 5400)])
