@@ -61,17 +61,21 @@ def measure_command(
         "measurements": [summary(case) for case in cases],
         "storage": {name: asdict(found) for name, found in reached.items()},
     }
-    if out is not None:
-        write_json(out, told)
     if as_json:
         print_json(told)
-        return
+    else:
+        _print(cases, reached)
+    if out is not None:  # last: a full disk loses no measurement
+        write_json(out, told)
+
+
+def _print(cases: list[Case], reached: Mapping[str, Storage]) -> None:
     results_console().print(table(cases))
     load = max(point.load for case in cases for point in case.points)
     said = f"* least k within {BUDGET:.1%}: predicted with contention, by the rule without, measured"
     for name, found in reached.items():
         results_console().print(f"{name} as storage of a job: {storage_words(found)}", markup=False, soft_wrap=True)
-    progress.print(said + busy_words(load), markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(said + busy_words(load), markup=False, highlight=False, soft_wrap=True)
 
 
 def storage_words(found: Storage) -> str:

@@ -49,16 +49,20 @@ def measure_command(
         found = measured(policy, round_s=round_s, longest_s=longest_s, link_bytes_per_s=link, told=status.update)
         case = compared(found)
     told = summary(found, case)
-    if out is not None:
-        write_json(out, told)
     if as_json:
         print_json(told)
-        return
+    else:
+        _print(found, case)
+    if out is not None:  # last: a full disk loses no measurement
+        write_json(out, told)
+
+
+def _print(found: Measured, case: Case) -> None:
     results_console().print(table(found, case))
     moved = many(case.moves_measured, "move")
     moves = f"{moved} of {seconds(case.switch_s)} in the mean, {case.moves_simulated} simulated"
     said = f"{many(len(found.ran.rounds), 'round')}; {moves}{busy_words(found.load)}"
-    progress.print(said, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(found: Measured, case: Case) -> dict[str, Any]:

@@ -92,14 +92,14 @@ def measure_command(
         said = predicted(setting, found.run, bytes_per_s, delay_s, pace, moves)
         told["predicted"] = asdict(said)
         told["error_percent"] = 100 * (said.seconds / found.run.seconds - 1)
-    if out is not None:
-        write_json(out, told)
     if as_json:
         print_json(told)
-        return
-    results_console().print(table(told))
-    for line in found.lines() if isinstance(found, GlooRun) else ():
-        progress.print(line, markup=False, highlight=False, soft_wrap=True)
+    else:
+        results_console().print(table(told))
+        for line in found.lines() if isinstance(found, GlooRun) else ():
+            progress.print(line, markup=False, highlight=False, soft_wrap=True)
+    if out is not None:  # last: a full disk loses no measurement
+        write_json(out, told)
 
 
 def _check_counts(beside: str, there: bool, given: Mapping[str, float | None]) -> None:

@@ -69,8 +69,6 @@ def measure_command(
     progress = Console(stderr=True)
     with progress.status("generating files and measuring"):
         found = measure(setting, seconds)
-    if out is not None:
-        write_json(out, found.data())
     if as_json:
         print_json(found.data())
     else:
@@ -79,6 +77,8 @@ def measure_command(
         progress.print(
             f"the machine is busy: others use {percent(found.others_share)} of it, more than {MOST_LOAD:.0%}"
         )
+    if out is not None:  # last: a full disk loses no measurement
+        write_json(out, found.data())
 
 
 def trained(text: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`trainsim decentralized measure`: options in, a table or one JSON object out."""
 
+import errno
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from calibration.execute.processes import ExecutionError
-from calibration.federated import compare
+from calibration.federated import cli, compare
 from calibration.federated.cli import measure_command
 from sim.decentralized import KNOBS, Decentralized
 from sim.specs.fields import InputError
@@ -31,6 +32,17 @@ def test_prints_and_writes_one_object(tmp_path):
     assert told["bsp_traffic_bytes"] == 5 * (told["traffic_bytes"] - told["travel_bytes"])
     assert [(travel["step"], travel["theta"]) for travel in told["travels"]] == [(10, 5.0), (20, 5.0)]
     assert len(told["partition_accuracy"]) == 3
+
+
+def test_a_full_disk_loses_no_measurement(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(cli, "write_json", full)
+    app = typer.Typer()
+    app.command()(measure_command)
+    ended = CliRunner().invoke(app, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
+    assert isinstance(ended.exception, OSError) and json.loads(ended.stdout)["traffic_bytes"] > 0
 
 
 def test_a_controller_moves_theta():

@@ -1,12 +1,13 @@
 """`trainsim loading measure`: options in, a table or one JSON object out."""
 
+import errno
 import json
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibration.loading import calibrate, measure
+from calibration.loading import calibrate, cli, measure
 from calibration.loading.cli import measure_command, trained
 from sim.specs.fields import InputError
 
@@ -36,6 +37,18 @@ def test_prints_and_writes_one_object(tmp_path):
     assert wanted <= set(data["measured"]) == set(data["predicted"])
     assert {"recommended_cache_bytes", "recommended_cores", "error", "others_share", "load_average"} <= set(data)
     assert data["setting"]["trainer_s"] == 0.01
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_no_measurement(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(cli, "write_json", full)
+    app = typer.Typer()
+    app.command()(measure_command)
+    ended = CliRunner().invoke(app, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
+    assert isinstance(ended.exception, OSError) and "measured" in json.loads(ended.stdout)
 
 
 @pytest.mark.slow
