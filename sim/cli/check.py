@@ -23,6 +23,8 @@ from sim.specs.files import load_mapping, print_json
 from sim.specs.model_file import read_model
 from sim.sweep.grid import Grid
 from sim.units import gigabytes
+from sim.validation.jobs import is_table_of_jobs
+from sim.validation.table import is_runs
 
 
 def check_command(
@@ -53,6 +55,9 @@ Report = tuple[str, list[InputError], list[str], Sequence[str]]
 
 def checked_file(file: Path) -> Report:
     """Return the kind of a file, its problems, warnings and what is assumed beside it."""
+    if is_runs(file) or is_table_of_jobs(file):
+        allowed = f"a job, plan, model, device, profile or grid file: `trainsim validate {file}` reads such tables"
+        return "unreadable", [InputError(str(file), "a table of measured runs", allowed)], [], ()
     try:
         raw = load_mapping(file)
     except InputError as error:

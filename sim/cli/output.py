@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sim.specs.fields import InputError
-from sim.specs.files import FULL, checked_target
+from sim.specs.files import FULL, checked_target, write_all
 from sim.specs.prices import iso_utc
 from sim.units import HOUR_S
 
@@ -92,6 +92,15 @@ def written(option: str, target: Path) -> Iterator[None]:
         raise InputError(option, str(target), f"a place that can be written ({error.strerror})") from None
     except InputError as error:
         raise (InputError(option, error.value, error.allowed) if error.path == "path" else error) from None
+
+
+def write_together(options: Mapping[str, Path], files: Mapping[Path, str | bytes]) -> None:
+    """Write all files or none; the error names the option of one that cannot be written, a full disk stays as it is."""
+    try:
+        write_all(files)
+    except InputError as error:
+        option = next(option for option, path in options.items() if str(path) == error.value)
+        raise InputError(option, error.value, error.allowed) from None
 
 
 def run_data(run: "Run") -> dict[str, Any]:

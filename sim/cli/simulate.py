@@ -15,10 +15,10 @@ from sim.cli.output import (
     replay_data,
     step_data,
     trained_data,
-    written,
+    write_together,
 )
 from sim.engine import allocations
-from sim.engine.memory_trace import write_trace
+from sim.engine.memory_trace import trace_text
 from sim.engine.step import Step, simulate
 from sim.market.job_prices import priced
 from sim.plans.plan_file import load_plan
@@ -81,23 +81,22 @@ def simulate_command(
     run = run_of(step, loaded.around)
     lost = losses_of(step, loaded.around)
     trained = _trained(step, loaded.around, hours, seed)
+    files: dict[Path, str | bytes] = {}
     if trace is not None:
-        from sim.report.trace import save_trace  # noqa: PLC0415 - plotly only when asked for
+        from sim.report.trace import trace_content  # noqa: PLC0415 - plotly only when asked for
 
-        with written("--trace", trace):
-            save_trace(trained or step, trace)
+        files[trace] = trace_content(trained or step, trace)
     replayed = None
     if memory_trace is not None:
         made, replayed = allocations.memory_trace(step)
-        with written("--memory-trace", memory_trace):
-            write_trace(made, memory_trace)
+        files[memory_trace] = trace_text(made)
     if html is not None:
-        from sim.report.html import save_html  # noqa: PLC0415 - plotly only when asked for
+        from sim.report.html import page  # noqa: PLC0415 - plotly only when asked for
 
-        with written("--html", html):
-            stretch = "" if hours is None else f" --hours {hours} --seed {seed}"
-            again = f"trainsim simulate job.json --engine {engine.value}{stretch} --html report.html"
-            save_html(step, html, again, run, trained)
+        stretch = "" if hours is None else f" --hours {hours} --seed {seed}"
+        again = f"trainsim simulate job.json --engine {engine.value}{stretch} --html report.html"
+        files[html] = page(step, again, run, trained)
+    write_together(asked, files)
     if as_json:
         more = {"replay": replay_data(replayed)} if replayed else {}
         print_json(

@@ -149,8 +149,13 @@ def check(trace: MemoryTrace) -> Check:
 
 def write_trace(trace: MemoryTrace, path: Path) -> None:
     """Write a trace as JSON lines, whole or not at all."""
+    write_atomically(path, trace_text(trace))
+
+
+def trace_text(trace: MemoryTrace) -> str:
+    """Return a trace as JSON lines."""
     lines = [json.dumps(asdict(trace.header)), *(json.dumps(entry._asdict()) for entry in trace.entries)]
-    write_atomically(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def read_trace(path: Path) -> MemoryTrace:

@@ -33,11 +33,15 @@ def save_trace(step: Step | Trained, path: str | Path) -> Path:
         InputError: the folder is missing or not writable; nothing is left behind.
     """
     target = Path(path)
-    if target.suffix == ".pftrace":
-        write_atomically(target, perfetto_trace(_tracks(step)))
-    else:
-        write_atomically(target, json.dumps(trace_data(step), separators=(",", ":"), allow_nan=False))
+    write_atomically(target, trace_content(step, target))
     return target
+
+
+def trace_content(step: Step | Trained, target: Path) -> str | bytes:
+    """Return what `save_trace` writes to `target`, whose name says the format."""
+    if target.suffix == ".pftrace":
+        return perfetto_trace(_tracks(step))
+    return json.dumps(trace_data(step), separators=(",", ":"), allow_nan=False)
 
 
 def trace_data(step: Step | Trained) -> dict[str, Any]:

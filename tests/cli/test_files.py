@@ -85,6 +85,16 @@ def test_check_finds_every_problem(trainsim, tmp_path):
     assert problems["plan.zero"] == {"path": "plan.zero", "value": 9, "allowed": "a whole number from 0 to 3"}
 
 
+@pytest.mark.parametrize("table", [JOBS.parent / "data" / "ptdp.csv", "job,step_time_s\na.yaml,3\n"])
+def test_check_names_validate_for_tables_of_runs(tmp_path, table):
+    if isinstance(table, str):
+        (tmp_path / "own.csv").write_text(table)
+        table = tmp_path / "own.csv"
+    ((problem,), *_) = checked_file(table)[1:]
+    assert "got 'a table of measured runs'; allowed: a job, plan" in str(problem)
+    assert f"`trainsim validate {table}`" in problem.allowed
+
+
 def test_check_finds_every_knob_and_every_broken_rule(tmp_path):
     def paths(text):
         (tmp_path / "job.yaml").write_text(text)
@@ -229,6 +239,26 @@ def test_a_full_disk_leaves_neither_files_nor_a_new_folder(trainsim, tmp_path, m
     assert (code, written != []) == (1, True)
     assert err.strip().startswith("stopped: No space left on device: ")
     assert list(tmp_path.iterdir()) == [job]
+
+
+def test_a_full_disk_leaves_all_files_of_a_simulation_or_none(trainsim, tmp_path, monkeypatch):
+    targets = {"--trace": "trace.json", "--memory-trace": "memory.jsonl", "--html": "report.html"}
+    options = [each for option, name in targets.items() for each in (option, tmp_path / name)]
+    given = ["simulate", JOBS / "gpt3-175b-plan.yaml", *options]
+    write, drafts = Path.write_bytes, []
+
+    def two_only(draft, content):
+        if len(drafts) == 2:
+            raise OSError(errno.ENOSPC, "no room")
+        drafts.append(draft)
+        return write(draft, content)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", two_only)
+        assert trainsim(*given)[0] == 1
+    assert len(drafts) == 2 and not [*tmp_path.iterdir()]
+    assert trainsim(*given)[0] == 0
+    assert {one.name for one in tmp_path.iterdir()} == {*targets.values()}
 
 
 @pytest.mark.slow
