@@ -232,11 +232,11 @@ def _work(steps: float | None, days: float | None, speed: Mapping[str, float], r
         raise InputError("--steps", steps, f"{'required: ' if steps is None else ''}exactly one of --steps and --days")
     if steps is not None:
         return steps
-    if not speed.get(reference):
-        raise InputError("--reference", reference, f"one of {', '.join(n for n, rate in speed.items() if rate)}")
     assert days is not None
     if not 0 < days < 1e6:
         raise InputError("--days", days, "a number above 0, below 1e6")
+    if not speed.get(reference):
+        raise InputError("--reference", reference, f"one of {', '.join(n for n, rate in speed.items() if rate)}")
     return days * DAY_S * speed[reference]
 
 

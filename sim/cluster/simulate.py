@@ -1,6 +1,6 @@
 """A cluster that jobs share, round by round (arXiv 2008.09213, section 5)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from numbers import Integral, Real
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sim.cluster.active import Active
+from sim.cluster.active import Active, check
 from sim.cluster.arrays import NOW, Fleet, Log, Next, Rule
 from sim.cluster.jobs import ClusterJob
 from sim.cluster.policies.base import Policy
@@ -97,6 +97,8 @@ def simulate(
     run = Simulation(iter(jobs), throughputs, devices, policy, rounds or Rounds(), spread, seed, record)
     run.switch_s, run.usd_per_hour, run.window, run.progress = switch_s or {}, prices, window, progress
     run.meter = Meter(table.of(run.told.types)) if table else None
+    for number, job in enumerate(jobs if isinstance(jobs, Sequence) else ()):
+        check(job, number, run.known, run.fleet)  # before any has run
     run.entities, run.active.believed = dict(entity_weights or {}), believed and believed.of(run.told.types)
     began = perf_counter()
     run.go()

@@ -55,7 +55,10 @@ class Communication:
         knob = KNOBS[self.algorithm]
         if not knob.low <= self.theta <= knob.high or (knob.whole and self.theta != int(self.theta)):
             kind = "a whole number" if knob.whole else "a number"
-            raise InputError("theta", self.theta, f"{kind} from {knob.low:g} to {knob.high:g}: {knob.meaning}")
+            allowed = f"{kind} from {knob.low:g} to {knob.high:g}: {knob.meaning}"
+            if knob.low == knob.high:
+                allowed = f"left out, or {knob.low:g}: {self.algorithm} has no theta, every update is sent"
+            raise InputError("theta", self.theta, allowed)
 
     @property
     def period(self) -> int:

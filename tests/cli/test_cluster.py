@@ -1,6 +1,7 @@
 """`trainsim cluster simulate`: what it prints, and what it refuses."""
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -191,6 +192,17 @@ def test_a_job_that_has_no_room_is_told_by_the_option_that_brought_it(trainsim, 
     given = ("--throughputs", TABLE, "--cluster", "2:2:2", "--trace", trace)
     code, _, err = trainsim("cluster", "simulate", *given)
     assert code == 2 and f"error: {trace}, job 0, scale_factor: got 4; allowed: at most 2 devices" in err
+
+
+def test_a_job_of_a_trace_without_room_is_refused_before_any_runs(trainsim, tmp_path, monkeypatch):
+    simulation = import_module("sim.cluster.simulate").Simulation
+    monkeypatch.setattr(simulation, "go", lambda _: pytest.fail("a round ran"))
+    line = "ResNet-18 (batch size 16)\t\t\t\t0\t10\t{}\t1\t-1\t{}\n"
+    trace = tmp_path / "two.trace"
+    trace.write_text(line.format(1, 0) + line.format(4, 9_000_000))
+    given = ("--throughputs", TABLE, "--cluster", "2:2:2", "--trace", trace)
+    code, _, err = trainsim("cluster", "simulate", *given)
+    assert code == 2 and f"error: {trace}, job 1, scale_factor: got 4; allowed: at most 2 devices" in err
 
 
 def test_a_table_without_jobs_of_as_many_devices_as_are_drawn_is_told_by_its_option(trainsim, tmp_path):

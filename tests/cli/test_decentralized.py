@@ -86,6 +86,7 @@ def test_partitions_that_take_no_time_say_so(trainsim):
     ("options", "message"),
     [
         (("--theta", 2.5), "theta: got 2.5; allowed: a whole number from 1 to 1e+06"),
+        (("--algorithm", "bsp", "--theta", 3), "theta: got 3.0; allowed: left out, or 1: bsp has no theta"),
         (("--controller", "annealing"), "accuracy: missing; required with controller annealing"),
         (("--algorithm", "sgd"), "algorithm: got 'sgd'; allowed: one of bsp, gaia, fedavg, dgc, diloco"),
         (("-k", 1), "--partitions: got 1; allowed: a whole number from 2 to 64"),

@@ -206,6 +206,11 @@ def test_what_is_refused(market, more, told_of):
     assert told_of in " ".join(error.split())
 
 
+def test_days_are_refused_before_whom_they_count_for(market):
+    code, _, error = market("simulate", "--device", "k80", *FREE, job=("--model", "net", "--days", "nan"))
+    assert code == 2 and "--days: got nan; allowed: a number above 0, below 1e6" in error
+
+
 def test_predicted_speeds_have_intervals(trainsim, tmp_path):
     (tmp_path / "work.yaml").write_text(
         "devices: [h100-sxm-80gb, v100-sxm-16gb]\n"
