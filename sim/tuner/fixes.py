@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from sim.engine.step import Step, simulate
+from sim.engine.step import Engine, Step, simulate
 from sim.specs import InputError, Model, Plan
 from sim.specs.arguments import checked
 from sim.specs.plan import RECOMPUTE
@@ -22,17 +22,19 @@ class Fix(NamedTuple):
 
 @checked
 def fixes(step: Step) -> list[Fix]:
-    """Return the changes that save memory, by engine, run level and noise of the step: those that fit first, then by
-    extra time."""
+    """Return the changes that save memory, by run level and noise of the step: those that fit first, then by extra
+    time. Whatever engine ran the step, the path engine runs them: memory is the same, and events take long."""
     found = []
-    for change, values in _changes(step):
+    changes = _changes(step)
+    before = _likewise(step, step.model, step.plan, "path") if step.contention and changes else step
+    for change, values in changes:
         try:
-            other = _likewise(step, step.model, step.plan.but(**values))
+            other = _likewise(step, step.model, step.plan.but(**values), "path")
         except InputError:
             continue  # this change breaks a rule on this model or cluster
         saved = step.device_memory_bytes - other.device_memory_bytes
         if saved > 0:
-            found.append(Fix(change, other, saved, other.step_time_s / step.step_time_s - 1))
+            found.append(Fix(change, other, saved, other.step_time_s / before.step_time_s - 1))
     return sorted(found, key=lambda f: (f.step.fits == "no", f.slower))
 
 
@@ -51,13 +53,14 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
     if not known or isinstance(getattr(step.model if of_model else step.plan, name), str | bool | tuple):
         raise InputError("name", name, "a dimension of the model or a knob of the plan that is a number")
 
+    engine: Engine = "events" if step.contention else "path"
     found, left = None, list(values)
     while left:
         middle = len(left) // 2
         change = {name: left[middle]}
         try:
             model = resized(step.model, change) if of_model else step.model
-            other = _likewise(step, model, step.plan if of_model else step.plan.but(**change))
+            other = _likewise(step, model, step.plan if of_model else step.plan.but(**change), engine)
         except InputError:
             del left[middle]  # it says nothing of those beside it
             continue
@@ -68,10 +71,9 @@ def largest(step: Step, name: str, values: Sequence[int]) -> Step | None:
     return found
 
 
-def _likewise(step: Step, model: Model, plan: Plan) -> Step:
-    """Return another step on the cluster, by the engine and with the run level and noise of this one; raises
-    InputError."""
-    return simulate(model, step.cluster, plan, "events" if step.contention else "path", step.level, step.noise)
+def _likewise(step: Step, model: Model, plan: Plan, engine: Engine) -> Step:
+    """Return another step on the cluster, with the run level and noise of this one; raises InputError."""
+    return simulate(model, step.cluster, plan, engine, step.level, step.noise)
 
 
 def _changes(step: Step) -> list[tuple[str, dict[str, Any]]]:

@@ -61,9 +61,14 @@ def test_memory_binds_where_the_usual_layers_are_faster_and_do_not_fit(between):
         ("path", None, Noise(slow={(0, 0): 1.5})),
     ],
 )
-def test_a_change_is_run_as_the_step_was(engine, level, noise):
-    step = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(tp=2, global_batch=32), engine, level, noise)
+def test_a_change_is_run_as_the_step_was_but_without_events(engine, level, noise):
+    model, cluster, plan = models["llama3-8b"], Cluster.of("h100-sxm-80gb"), Plan(tp=2, global_batch=32)
+    step = simulate(model, cluster, plan, engine, level, noise)
+    by_path = simulate(model, cluster, plan, "path", level, noise)
     assert fixes(step)
     for fix in fixes(step):
-        likewise = simulate(step.model, step.cluster, fix.step.plan, engine, level, noise)
-        assert fix.slower == likewise.step_time_s / step.step_time_s - 1
+        assert not fix.step.contention
+        likewise = simulate(model, cluster, fix.step.plan, "path", level, noise)
+        assert fix.slower == likewise.step_time_s / by_path.step_time_s - 1
+        same = simulate(model, cluster, fix.step.plan, engine, level, noise)
+        assert fix.saved_bytes == step.device_memory_bytes - same.device_memory_bytes
