@@ -16,7 +16,6 @@ from sim.tuner.score import Scores
 from sim.tuner.space import Space, build_space
 from sim.units import gigabytes, grouped, many
 
-MOST_REASONS = 2
 MAX_TRIED = 24
 """Sizes of the cluster, and of the batch, that are tried for a way out."""
 
@@ -45,12 +44,9 @@ def nothing_fits(space: Space, scores: Scores, hosts: bool = False) -> InputErro
 
 
 def _left_out(space: Space) -> str:
-    """Return how many configurations do not fit, and how many each of the constraints that exclude most does."""
-    legal = int(space.allowed.sum())
-    reasons = sorted(((reason, n) for reason, n in space.excluded.items() if n), key=lambda one: -one[1])
-    others = sum(n for _, n in reasons[MOST_REASONS:])
-    held = [("does not fit the memory", legal), *reasons[:MOST_REASONS], ("others", others)]
-    counts = [f"{reason}: {grouped(n)}" for reason, n in held if n]
+    """Return how many configurations each constraint excludes, the most first."""
+    reasons = {**space.excluded, "does not fit the memory": int(space.allowed.sum())}
+    counts = [f"{reason}: {grouped(n)}" for reason, n in sorted(reasons.items(), key=lambda item: -item[1]) if n]
     return f"of {many(space.asked, 'configuration')} are excluded: {', '.join(counts)}"
 
 
