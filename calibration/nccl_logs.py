@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isclose, isfinite
 from pathlib import Path
+from string import ascii_letters, digits
 
 import numpy as np
 
@@ -31,7 +32,10 @@ STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
 HEADING = re.compile(r"^#\s+size\s+count\s+type\b.*\b(?P<time>time|cputime)\s+algbw\s+busbw\b")
 LAUNCHER = re.compile(r"^(?:\s*\d+:|\[[^\]]+\]<std(?:out|err)>:)\s?")
 """What `srun --label` and `mpirun --tag-output` put before a line."""
-SAID = re.compile(r"(?:\[[\d :.-]+\] )?[A-Za-z][\w.-]*:\d+:\d+ \[\d+\] NCCL .*$")
+SAID = re.compile(r":\d+:\d+ \[\d+\] NCCL ")
+WHEN = re.compile(r"\[[\d :.-]{1,40}\] $")
+IN_HOSTS = f"{ascii_letters}{digits}._-"
+"""What NCCL says follows a host's name, in some versions a time before it."""
 STAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 """When a size was timed (`-S 1`)."""
 ENDED = re.compile(r"^#\s*Out of bounds values")
@@ -96,10 +100,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     begun = ""
     for n, line in enumerate(text_of(path, MOST_BYTES).splitlines(), 1):
         own = begun + LAUNCHER.sub("", line)
-        said = SAID.search(own)
-        begun = own[: said.start()] if said else ""
-        if not said:
+        if said := SAID.search(own):
+            begun = _before_host(own[: said.start()])
+        else:
+            begun = ""
             yield n, own
+
+
+def _before_host(text: str) -> str:
+    """Return what of a size stands before a host's name, which NCCL puts right behind its root."""
+    size = text.rstrip(IN_HOSTS)
+    dated = WHEN.sub("", size)
+    if dated != size or not size.strip():
+        return dated
+    host = text[len(size) :]
+    return size + host[: len(host) - len(host.lstrip(f"-{digits}"))]
 
 
 def _tests(path: Path) -> list[_Test]:

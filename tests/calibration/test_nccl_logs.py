@@ -91,10 +91,12 @@ def test_a_file_of_several_tests_is_read_one_by_one(tmp_path):
         lambda line: f"[1,0]<stdout>: {line}",
         lambda line: f"{line}\r",
         lambda line: f"node1:40:41 [0] NCCL INFO Connected all rings\n{line}",
+        lambda line: f"[2025-01-01 12:00:00] 10.0.0.1:40:41 [0] NCCL WARN slow\n{line}",
+        lambda line: f"8node:40:41 [0] NCCL INFO Connected all rings\n{line}",
         lambda line: line if line[0] == "#" else f"{line[:52]}node1:40:41 [0] NCCL INFO Connected NVLS\n{line[52:]}",
         lambda line: line if line[0] == "#" else f"{line}  2025-01-01 12:00:00",
     ],
-    ids=["srun --label", "mpirun --tag-output", "CRLF", "NCCL_DEBUG", "NCCL_DEBUG in lines", "-S 1"],
+    ids=["srun --label", "mpirun --tag-output", "CRLF", "NCCL", "dated", "digits", "NCCL in lines", "-S 1"],
 )
 def test_what_others_print_between_is_left_out(tmp_path, printed):
     path = written(tmp_path, "".join(f"{printed(line)}\n" for line in GOOD.splitlines()))
