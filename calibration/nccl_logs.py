@@ -21,6 +21,7 @@ import numpy as np
 from calibration.samples import Floats
 from sim.specs.fields import InputError
 from sim.specs.files import text_of
+from sim.specs.meant import is_number
 from sim.units import many
 
 MOST_BYTES = 16 * 2**20
@@ -178,28 +179,20 @@ def _is_row(line: str) -> bool:
 def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
     """Return a line's size (bytes), time (s) and busbw over algbw (0: not to be told)."""
     size, _, _, *rest = line.split()
-    if not _is_number(rest[0]):
+    if not is_number(rest[0]):
         rest = rest[1:]  # the reduction
     if len(rest) in (COLUMNS + 1, 2 * COLUMNS + 1):
         rest = rest[1:]  # the root
-    if len(rest) not in (COLUMNS, 2 * COLUMNS) or not all(map(_is_number, rest[:3])):
+    if len(rest) not in (COLUMNS, 2 * COLUMNS) or not all(map(is_number, rest[:3])):
         allowed = "size, count, type, redop, root, time, algbw, busbw, #wrong (twice) as nccl-tests prints them"
         raise InputError(f"{path}:{number}", " ".join(line.split())[:80], allowed)
     seconds, algbw, busbw = (float(each) for each in rest[:3])
     wrong = rest[3]
     if not isfinite(seconds) or seconds <= 0:
         raise InputError(f"{path}:{number}", rest[0], "a time above 0 (us)")
-    if wrong != "N/A" and not (_is_number(wrong) and float(wrong) < 1):  # old versions: the largest error
+    if wrong != "N/A" and not (is_number(wrong) and float(wrong) < 1):  # old versions: the largest error
         raise InputError(f"{path}:{number}", f"{wrong} wrong values", "0: results that are right, or N/A: not checked")
     return float(size), seconds * US, busbw / algbw if algbw >= 1 else 0.0
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _factor(operation: str, ranks: int) -> float:

@@ -22,8 +22,8 @@ def near(name: str, names: Iterable[str], keys: bool = False) -> list[str]:
 
     keys: the names are of fields, of which other programs' often hold a part: `layers` is meant by `num_layers`.
     """
-    known = {other.lower(): other for other in names if not _is_number(other)}
-    if not name or _is_number(name):
+    known = {other.lower(): other for other in names if not is_number(other)}
+    if not name or is_number(name):
         return []
     begun = [other for other in known if other.startswith(name.lower())]
     parts = sorted((other for other in known if keys and f"_{other}_" in f"_{name.lower()}_"), key=len)[-1:]
@@ -53,7 +53,8 @@ def _last_key(path: str) -> str:
     return next((part for part in path.split(".")[::-1] if not part.isdigit()), "")
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is one that `float` takes."""
     try:
         float(text)
     except ValueError:
