@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from rich.table import Table
 from calibration.folder import alone
 from sim.catalog import names
 from sim.costs.profile import load_profile, profile_name, profile_text
-from sim.costs.run_level import SITE, RunLevelSet, Site, profile_sha256, read_site, run_level
+from sim.costs.run_level import SITE, RunLevelSet, Site, read_site, run_level
 from sim.specs.fields import InputError
-from sim.specs.files import json_text, print_json, write_atomically
+from sim.specs.files import json_text, print_json, write_all
 from sim.units import many
 from sim.validation.jobs import read_cases
 from sim.validation.metrics import Floats
@@ -84,12 +85,12 @@ def _so_far(base: str, source: str) -> RunLevelSet:
 def _write(out: Path, base: str, profile: str, found: RunLevelSet) -> None:
     held, own = out / "profile.json", Path(base) / "profile.json"
     try:
-        if not (held.exists() and base not in names("profiles") and own.exists() and held.samefile(own)):
-            if held.exists() and held.read_text(encoding="utf-8") != profile:
-                raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
-            write_atomically(held, profile)
-        site = Site(profile_sha256=profile_sha256(out), run_level=found)
-        write_atomically(out / SITE, json_text(asdict(site)))
+        same = held.exists() and base not in names("profiles") and own.exists() and held.samefile(own)
+        text = held.read_bytes() if same else profile.encode()
+        if not same and held.exists() and held.read_bytes() != text:
+            raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
+        site = Site(profile_sha256=sha256(text).hexdigest(), run_level=found)
+        write_all({held: text, out / SITE: json_text(asdict(site))})
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
 

@@ -115,19 +115,15 @@ def read_site(profile: str) -> RunLevelSet | None:
 def _site(folder: Path, *_: tuple[int, ...]) -> RunLevelSet:
     place = folder / SITE
     held = read(Site, load_mapping(place), str(place))
-    if held.profile_sha256 != profile_sha256(folder):
+    try:
+        now = sha256((folder / "profile.json").read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(str(folder / "profile.json"), error.strerror, "a readable file") from None
+    if held.profile_sha256 != now:
         again = f"trainsim calibrate --from RUNS.csv --base {folder} --out {folder}"
         allowed = f"that of the profile beside it, which was written anew: `{again}` fits the runs to it"
         raise InputError(f"{place}.profile_sha256", held.profile_sha256, allowed)
     return held.run_level
-
-
-def profile_sha256(folder: Path) -> str:
-    """Return the SHA-256 of a folder's profile as it is on the disk; raises InputError where it cannot be read."""
-    try:
-        return sha256((folder / "profile.json").read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(str(folder / "profile.json"), error.strerror, "a readable file") from None
 
 
 ON_HOST = RunLevelSet(

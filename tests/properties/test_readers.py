@@ -42,6 +42,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     ),
     "what is opened to see whether it may be read, and not read": (
         "calibration/checkpointing/checkpointer.py: latest_valid",
+        "calibration/cli.py: _check_base",
     ),
     "what this process has written, or was shipped with": (
         "calibration/from_trace.py: _shape",
@@ -69,7 +70,6 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/loading/decoding.py: prepared_image",
         "calibration/loading/sources.py: Files.read",
         "calibration/storage.py: _read",
-        "sim/costs/run_level.py: profile_sha256",
         "sim/sweep/sections.py: contents",
     ),
     "tensors of a checkpoint, whose sum of bytes was compared before (tests/calibration/checkpointing)": (
