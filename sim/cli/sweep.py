@@ -17,7 +17,7 @@ from sim.sweep.grid import Grid
 from sim.sweep.outcome import BETTER, OUTCOMES, measured
 from sim.sweep.run import Progress, SweepStopped, sweep
 from sim.sweep.store import Counts, Store
-from sim.units import digits3, grouped, percent, seconds
+from sim.units import digits3, grouped, many, percent, seconds
 
 LOG_EVERY_S = 10.0
 """Where there is no terminal for a bar, lines in a log."""
@@ -85,8 +85,8 @@ def words(counts: Counts) -> str:
     each = ", ".join(
         f"{grouped(getattr(counts, name))} {name}" for name in OUTCOMES if name == "ok" or getattr(counts, name)
     )
-    done, total, left = map(grouped, (counts.done, counts.total, counts.left))
-    return f"{done} of {total} configuration{'s' * (counts.total != 1)} done ({each}), {left} left"
+    total = many(counts.total, "configuration")
+    return f"{grouped(counts.done)} of {total} done ({each}), {grouped(counts.left)} left"
 
 
 def found_words(store: Store) -> Iterator[str]:
