@@ -30,8 +30,9 @@ PEAK_PAIRS = (
 class Relative:
     """A device and the finished profile it comes from.
 
-    `peak` names a catalog device whose measured matmul peak speaks for this one; `links` one whose collectives do
-    (default: the base's); `same_chip` means that clocks, SMs and memory are the base's, so nothing is to be scaled;
+    `of` is the catalog device where the profile is a second one of it, with newer software, named DEVICE-YEAR. `peak`
+    names a catalog device whose measured matmul peak speaks for this one; `links` one whose collectives do (default:
+    the base's); `same_chip` means that clocks, SMs and memory are the base's, so nothing is to be scaled;
     `power_limited` that it is the base's chip under a lower power limit.
     """
 
@@ -41,6 +42,12 @@ class Relative:
     links: str | None = None
     same_chip: bool = False
     power_limited: bool = False
+    of: str | None = None
+
+    @property
+    def device(self) -> str:
+        """The catalog device that the profile is of."""
+        return self.of or self.name
 
 
 RELATIVES = (
@@ -51,6 +58,7 @@ RELATIVES = (
     Relative("h100-nvl", "h100-sxm-80gb", links="a100-pcie-80gb"),
     Relative("h100-sxm-96gb-500w", "h100-sxm-80gb", power_limited=True),
     Relative("h200-nvl", "h200-sxm-141gb", links="a100-pcie-80gb"),
+    Relative("h100-sxm-80gb-2026", "h200-sxm-141gb", links="h100-sxm-80gb", of="h100-sxm-80gb"),
     Relative("v100-sxm-16gb", "v100-sxm-32gb", same_chip=True),
 )
 """To add a device whose architecture the catalog has: its catalog entry, and a line here."""
@@ -64,7 +72,7 @@ def relative(target: Relative, public: Public, profiles: Mapping[str, Profile]) 
 
 
 def _move(target: Relative, public: Public) -> Move:
-    base, wanted = device(target.base), device(target.name)
+    base, wanted = device(target.base), device(target.device)
     by = ratios(base, wanted)
     if target.same_chip:
         return Move(by, 0.0, f"same chip, clocks and bandwidth as {base.name}", "no error, the same chip")

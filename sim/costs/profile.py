@@ -34,6 +34,7 @@ __all__ = [
     "Profile",
     "SizeBin",
     "load_profile",
+    "newer_profile",
     "profile_name",
     "profile_text",
     "read_profile",
@@ -361,7 +362,7 @@ def derived_profile(target: Device) -> Profile:
     nearest device with the same kind of links. What slows what down is told of a device that is stated to be alike
     alone. An estimate, its error widened by `CARRY_SIGMA_LOG`.
     """
-    known = [devices[name] for name in names("profiles")]
+    known = [devices[name] for name in names("profiles") if name in devices]
     base = device(target.like) if target.like else nearest(target, known)
     links = base if base.intra_node == target.intra_node else nearest(target, known)
     by = ratios(base, target)
@@ -373,6 +374,11 @@ def derived_profile(target: Device) -> Profile:
     move = Move(by, CARRY_SIGMA_LOG, how, why)
     made = carried(load_profile(base.name), target.name, move, load_profile(links.name))
     return replace(made, contention=load_profile(base.name).contention) if target.like else made
+
+
+def newer_profile(device: str) -> str | None:
+    """Return the catalog's profile of a device with libraries of a later year, named DEVICE-YEAR; None: it has none."""
+    return next((name for name in names("profiles") if name.removeprefix(f"{device}-").isdigit()), None)
 
 
 @lru_cache

@@ -1,7 +1,6 @@
 """How sure a step time is: runs that no fit has seen, profiles carried over, errors of kernels, and other hosts."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import hypot, sqrt
 
 from sim.catalog import names
@@ -10,7 +9,6 @@ from sim.costs.layers.issue import in_core
 from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import RunLevelSet, software_sigma
 from sim.specs import Model, Plan
-from sim.specs.catalog import devices
 
 ISSUE_SIGMA_LOG = 0.26
 """Standard deviation of log time of issuing kernels on another host than the one that was measured: two H200 plans
@@ -63,18 +61,3 @@ def carried_sigma(profile: Profile, level: RunLevelSet) -> float:
     near = [p.scaling_sigma_log for p in tested if p.name == profile.base or p.base == profile.name]
     own = profile.scaling_sigma_log
     return min((sqrt(abs(own**2 - other**2)) for other in near), default=own)
-
-
-@lru_cache
-def measured_alike(device: str) -> tuple[str, float] | None:
-    """Return the measured profile of another device of the catalog with the same 16-bit peak and power limit, and the
-    memory bandwidth of `device` over that one's: the same chip with other memory. None where there is none."""
-    if device not in devices:
-        return None
-    own = devices[device]
-    for name in names("profiles"):
-        other = devices[name]
-        same = all(getattr(own, x).value == getattr(other, x).value for x in ("peak_bf16_flop_per_s", "power_w"))
-        if same and name != device and load_profile(name).measured:
-            return name, own.memory_bytes_per_s.value / other.memory_bytes_per_s.value
-    return None

@@ -14,7 +14,7 @@ from sim.costs.layers.issue import MODULES, in_core
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
 from sim.costs.operations import Operation, operations
-from sim.costs.profile import Profile, load_profile
+from sim.costs.profile import Profile, load_profile, newer_profile
 from sim.costs.run_level import (
     SOFTWARE_YEAR,
     RunLevelSet,
@@ -25,7 +25,7 @@ from sim.costs.run_level import (
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
 from sim.engine.causes import exposed, waits
-from sim.engine.certainty import measured_alike, step_sigma, waiting_sigma
+from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -315,7 +315,7 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
     kind = "an estimate scaled from" if profile.estimate else of_data
     return (
         f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
-        *_of_the_same_chip(profile),
+        *_of_newer_software(profile),
         *((profile.disturbed_words,) if profile.disturbed_words else ()),
         *((f"what hosts take to issue kernels: as measured for {profile.issue_of}",) if profile.issue_of else ()),
         f"collectives: {profile.collectives_source}",
@@ -324,15 +324,12 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
     )
 
 
-def _of_the_same_chip(profile: Profile) -> tuple[str, ...]:
-    found = measured_alike(profile.name) if profile.estimate else None
-    if not found or profile.base == found[0]:
+def _of_newer_software(profile: Profile) -> tuple[str, ...]:
+    newer = newer_profile(profile.name)
+    if newer is None:
         return ()
-    name, memory = found
-    return (
-        f"the chip of {profile.name} has been measured as {name}: cluster.profile = {name} with "
-        f"cluster.multipliers.memory_rate = {memory:.3g} takes those kernels",
-    )
+    of = f"the same chip's kernels as {load_profile(newer).base} has them with libraries of {newer[-4:]}"
+    return (f"software since mid-2024 is faster: cluster.profile = {newer} takes {of}",)
 
 
 def memory_sigma(profile: Profile) -> float:

@@ -33,7 +33,7 @@ from sim.units import HOUR_S, counted, digits3, grouped, lasting, many, percent,
 TEMPO = ", Tempo's layers"
 FIXES = 3
 """Changes that are named where a plan does not fit."""
-ORIGINS = ("profile ", "the chip of ", "collectives: logs of ", f"run level: {OF_THE_SITE}")
+ORIGINS = ("profile ", "software since ", "collectives: logs of ", f"run level: {OF_THE_SITE}")
 """How those of a step's assumptions begin that say whose kernels were timed, and what is known of one's own cluster."""
 
 

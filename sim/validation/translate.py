@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.catalog import data, meant, spelled
 from sim.costs import inputs
+from sim.costs.profile import newer_profile
 from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
@@ -30,6 +31,7 @@ PCIE_BYTES_PER_S = 31.5e9
 
 RELEASE = re.compile(r"(?: (?=2\d\.)|-20(?=2\d-))(2\d)[.-](0[1-9]|1[0-2])(?:\.(\d{1,2}))?(?!\.?\d)")
 """A calendar version, or a month, in the name of a source: year and month, and a patch where one follows."""
+THIRD, THIRDS = re.compile(r" (early|mid|late) (20[2-9]\d)\b"), {"early": 1 / 6, "mid": 1 / 2, "late": 5 / 6}
 
 HEAD_DIM = 128
 MOST_CHUNKS = 16_384
@@ -172,10 +174,24 @@ def _cluster(row: Measured, profile: str | None, notes: _Notes) -> Cluster:
         links["intra_bytes_per_s"] = notes.assume(None, PCIE_BYTES_PER_S, "intra_bytes_per_s", "PCIe 4.0 x16")
     if row.intra_node == "nvlink" and usual.intra_node == "pcie":
         notes.texts.append(f"intra_node = nvlink is not counted: the links of {row.device} are PCIe's")
-    own = {"profile": profile} if profile else {}
+    own = {"profile": held} if (held := profile or _newer(row, name, notes)) else {}
     return Cluster.of(
         name, max(1, gpus // node), gpus_per_node=min(node, gpus), links=read(Links, links, "links"), **own
     )
+
+
+NEWER_SINCE = 2024.5
+"""From this date of its software a run is predicted by the device's profile of newer libraries, where it has one: the
+oldest dated runs that this one's kernels meet better than the older profile's are of NeMo 24.07."""
+
+
+def _newer(row: Measured, device: str, notes: _Notes) -> str | None:
+    """Return the profile of newer libraries for a run whose source says that it had them; None: it does not."""
+    year, newer = released(row.source), newer_profile(device)
+    if newer is None or year is None or year < NEWER_SINCE:
+        return None
+    notes.texts.append(f"cluster.profile = {newer} (software of {year:.2f})")
+    return newer
 
 
 def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
@@ -278,19 +294,20 @@ def _software(row: Measured, notes: _Notes) -> dict[str, float]:
     year = released(row.source)
     if year is None:
         return {}
-    notes.texts.append(f"software_year = {year:.2f} (calendar version in the name of the source)")
+    notes.texts.append(f"software_year = {year:.2f} (date in the name of the source)")
     return {"software_year": year}
 
 
 def released(source: str) -> float | None:
-    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, or of the
-    month (YYYY-MM) after a hyphen, if any.
+    """Return the decimal year of the calendar version (YY.MM, YY.MM.patch) that `source` names after a space, of the
+    month (YYYY-MM) after a hyphen, or of the middle of the "early", "mid" or "late" third of a year, if any.
 
     A patch counts as a hundredth of a month.
     """
     found = RELEASE.search(source)
     if found is None:
-        return None
+        part = THIRD.search(source)
+        return int(part[2]) + THIRDS[part[1]] if part else None
     year, month, patch = (int(part or 0) for part in found.groups())
     return 2000 + year + (month - 1 + patch / 100) / 12
 

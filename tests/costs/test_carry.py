@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import sim
 from sim.catalog import names
 from sim.costs.carry import carry, nearest, ratios
-from sim.costs.profile import CARRY_SIGMA_LOG, derived_profile, load_profile
+from sim.costs.profile import CARRY_SIGMA_LOG, derived_profile, load_profile, newer_profile
 from sim.specs.catalog import device, devices
 from sim.specs.device import Device, Sourced
 
@@ -24,7 +24,9 @@ def own(base: str, **change: object) -> Device:
 @pytest.mark.parametrize("name", names("profiles"))
 def test_every_accelerator_has_a_profile(name):
     assert load_profile(name).name == name
-    assert {n for n in names("devices") if not device(n).on_host} <= set(names("profiles")) <= set(names("devices"))
+    assert {n for n in names("devices") if not device(n).on_host} <= set(names("profiles"))
+    newer = [newer_profile(n) for n in names("devices")]
+    assert set(names("profiles")) - set(names("devices")) == {*newer} - {None} == {"h100-sxm-80gb-2026"}
 
 
 def test_parameters_move_by_their_own_resource():

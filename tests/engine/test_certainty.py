@@ -9,11 +9,11 @@ from sim.catalog import names
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import ISSUE_SIGMA_LOG, measured_alike, step_sigma, waiting_sigma
+from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
-from sim.specs.catalog import device, models
+from sim.specs.catalog import models
 
 SMALL, LARGE = (Model(layers=8, hidden=h, heads=h // 64, vocab=1024, seq=s) for h, s in ((256, 128), (8192, 2048)))
 H100 = Cluster.of("h100-sxm-80gb", nodes=1)
@@ -25,7 +25,7 @@ def test_every_gpu_waits_for_its_host(name):
     profile = load_profile(name)
     assert profile.issue_s > 0
     assert bool(profile.issue_of) is not profile.measured
-    assert (profile.pointwise_issue_s or 0) > 0 or device(name).on_host
+    assert (profile.pointwise_issue_s or 0) > 0 or name == "cpu"
 
 
 def test_small_models_take_as_long_on_fast_gpus_of_any_kind():
@@ -42,18 +42,16 @@ def test_whose_hosts_they_are_is_told():
     assert not any("issue kernels" in line for line in own)
 
 
-def test_the_same_chip_measured_with_other_memory_is_told():
-    """And what is told can be had: products of today's libraries take less time than those of the estimate."""
+def test_the_same_chip_with_newer_libraries_is_told():
+    """And what is told can be had: products of newer libraries take less time than those of the estimate."""
     model, plan = models["gpt3-175b"], Plan(tp=8, global_batch=16)
-    told = next(line for line in simulate(model, H100, plan).assumptions if line.startswith("the chip of"))
-    assert "cluster.profile = h200-sxm-141gb with cluster.multipliers.memory_rate = 0.698" in told
-    other = Cluster.of("h100-sxm-80gb", nodes=1, profile="h200-sxm-141gb", multipliers={"memory_rate": 0.698})
+    told = next(line for line in simulate(model, H100, plan).assumptions if line.startswith("software since"))
+    assert "cluster.profile = h100-sxm-80gb-2026 takes the same chip's kernels as h200-sxm-141gb has them" in told
+    other = Cluster.of("h100-sxm-80gb", nodes=1, profile="h100-sxm-80gb-2026")
     steps = [simulate(model, cluster, plan) for cluster in (H100, other)]
-    assert 0.8 < steps[1].step_time_s / steps[0].step_time_s < 0.95
-    assert not any(line.startswith("the chip of") for line in steps[1].assumptions)
-    assert {name for name in names("profiles") if measured_alike(name) and load_profile(name).estimate} == {
-        "h100-sxm-80gb"
-    }
+    assert 0.75 < steps[1].step_time_s / steps[0].step_time_s < 0.95
+    assert not any(line.startswith("software since") for line in steps[1].assumptions)
+    assert steps[1].sigma_log > steps[0].sigma_log  # no run that was fitted has these kernels
 
 
 PIPELINE = Plan(pp=4, global_batch=16, micro_batch=1)

@@ -211,7 +211,10 @@ def test_megatron_sums_the_gradients_of_fp16_in_16_bit(tmp_path, cells, gradient
         ("a stack 2024-12", None),
         ("a stack-2024-13", None),
         ("SimuMax B200 v1.2", None),
-        ("NVIDIA dgxc-benchmarking early 2025", None),
+        ("NVIDIA dgxc-benchmarking early 2025", 2025 + 1 / 6),
+        ("a stack, late 2026: fp8", 2026 + 5 / 6),
+        ("an early 2025th try", None),
+        ("mid 2025", None),
     ],
 )
 def test_a_calendar_version_dates_the_software(tmp_path, source, year) -> None:
@@ -219,6 +222,15 @@ def test_a_calendar_version_dates_the_software(tmp_path, source, year) -> None:
     found = case(tmp_path, source=source)
     assert found.plan.software_year == released(source)
     assert ("software_year" in " ".join(found.assumptions)) == (year is not None)
+
+
+def test_newer_software_takes_the_profile_of_newer_libraries(tmp_path) -> None:
+    """Of the same chip; a profile that was asked for stays, and a device without a newer one has its own."""
+    for source, profile in (("a stack 24.06", "h100-sxm-80gb"), ("a stack 24.07", "h100-sxm-80gb-2026")):
+        found = case(tmp_path, source=source, device="h100-sxm-80gb")
+        assert found.cluster.profile == profile
+        assert ("cluster.profile" in " ".join(found.assumptions)) == (profile != "h100-sxm-80gb")
+    assert case(tmp_path, source="a stack 26.08", device="h100-pcie-80gb").cluster.profile == "h100-pcie-80gb"
 
 
 def test_releases_are_in_their_order() -> None:
