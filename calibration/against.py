@@ -17,7 +17,7 @@ from calibration.published import collectives
 from calibration.published.public import Public
 from calibration.published.tables import read_public
 from calibration.samples import Floats, Samples
-from sim.catalog import names
+from sim.catalog import names, profiled_device
 from sim.costs.fitted import Z80, KernelModel
 from sim.costs.kernels import FALLBACK, FORMS
 from sim.costs.profile import Profile, load_profile
@@ -166,12 +166,12 @@ def _sure(profile: Profile, model: KernelModel, samples: Samples) -> tuple[Float
 
 
 def _reduces(profile: Profile, public: Public, aside: dict[str, str]) -> Iterator[Compared]:
-    if profile.name not in devices:
+    if (of := profiled_device(profile.name)) not in devices:
         if public.reduces:
             aside["all-reduces"] = f"profile {profile.name} is of no device of the catalog, whose links they need"
         return
     for name, held in public.reduces.items():
-        told = collectives.predict(held, device(profile.name), profile.collectives)
+        told = collectives.predict(held, device(of), profile.collectives)
         yield _compared(name, "all-reduce", told, held.seconds, None, np.zeros(len(held), dtype=bool))
 
 

@@ -31,7 +31,7 @@ from calibration.terms import measured_terms
 from calibration.trace_kernels import Seen, kernels, without_sizes
 from calibration.trace_tree import read_tree
 from calibration.variants import Term
-from sim.catalog import names
+from sim.catalog import names, profiled_device
 from sim.costs.fitted import all_six_digits, six_digits
 from sim.costs.kernels import FALLBACK, KERNELS, TIMED_ALONE, form_of, in_a_step
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, KernelModel, Profile, load_profile, profile_name, profile_text
@@ -140,9 +140,8 @@ def device_of(base: str, held: Profile) -> str:
     described = Path(base) / "device.json"
     if described.is_file():
         return str(described)
-    return next(
-        (name for name in (base, held.name, held.base or "") if name in names("devices") or is_device_file(name)), ""
-    )
+    named = map(profiled_device, (base, held.name, held.base or ""))
+    return next((name for name in named if name in names("devices") or is_device_file(name)), "")
 
 
 def _base(name: str | None, on_device: bool) -> tuple[str, Profile]:

@@ -34,6 +34,17 @@ def _names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(e.name.removesuffix(".json") for e in folder(kind).iterdir() if e.name[0] not in "._"))
 
 
+def newer_profile(device: str) -> str | None:
+    """Return the profile of a device with libraries of a later year, named DEVICE-YEAR; None: it has none."""
+    return next((name for name in _names("profiles") if name.removeprefix(f"{device}-").isdigit()), None)
+
+
+def profiled_device(profile: str) -> str:
+    """Return the device that a profile of the catalog is of; any other name as it is."""
+    device = profile.rpartition("-")[0]
+    return device if newer_profile(device) == profile else profile
+
+
 def meant(kind: str, name: str) -> str:
     """Return the entry of one kind that `name` is but for case and punctuation, `name` itself where there is none."""
     return name if name in _names(kind) else _spellings(kind).get(spelled(name), name)

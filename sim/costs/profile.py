@@ -34,7 +34,6 @@ __all__ = [
     "Profile",
     "SizeBin",
     "load_profile",
-    "newer_profile",
     "profile_name",
     "profile_text",
     "read_profile",
@@ -374,11 +373,6 @@ def derived_profile(target: Device) -> Profile:
     move = Move(by, CARRY_SIGMA_LOG, how, why)
     made = carried(load_profile(base.name), target.name, move, load_profile(links.name))
     return replace(made, contention=load_profile(base.name).contention) if target.like else made
-
-
-def newer_profile(device: str) -> str | None:
-    """Return the catalog's profile of a device with libraries of a later year, named DEVICE-YEAR; None: it has none."""
-    return next((name for name in names("profiles") if name.removeprefix(f"{device}-").isdigit()), None)
 
 
 @lru_cache

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sim.catalog import newer_profile
 from sim.costs import offload, spread, stage, usage
 from sim.costs.inputs import profiles_of
 from sim.costs.layers.issue import MODULES, in_core
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
 from sim.costs.operations import Operation, operations
-from sim.costs.profile import Profile, load_profile, newer_profile
+from sim.costs.profile import Profile, load_profile
 from sim.costs.run_level import (
     SOFTWARE_YEAR,
     RunLevelSet,
@@ -325,7 +326,7 @@ def _of_profile(profile: Profile) -> tuple[str, ...]:
 
 
 def _of_newer_software(profile: Profile) -> tuple[str, ...]:
-    newer = newer_profile(profile.name)
+    newer = newer_profile(profile.name) if profile.estimate else None
     if newer is None:
         return ()
     of = f"the same chip's kernels as {load_profile(newer).base} has them with libraries of {newer[-4:]}"

@@ -14,9 +14,8 @@ from functools import cache
 from math import ceil, isqrt
 from typing import Any
 
-from sim.catalog import data, meant, spelled
+from sim.catalog import data, meant, newer_profile, spelled
 from sim.costs import inputs
-from sim.costs.profile import newer_profile
 from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links

@@ -132,6 +132,14 @@ def test_a_profile_with_own_links_is_a_base_again(tmp_path):
     assert held["inter_efficiency"] == pytest.approx(0.6, rel=0.05)
 
 
+def test_a_profile_of_newer_libraries_is_of_its_device(tmp_path):
+    logs = wrote(tmp_path, made("all_gather", (8,), parameters(**SLOWER)))
+    found = calibrate_links(logs, tmp_path / "ours", "h100-sxm-80gb-2026")
+    again = calibrate_links(logs, tmp_path / "again", str(tmp_path / "ours"))
+    assert found.device == again.device == BASE
+    assert again.profile.models == load_profile("h100-sxm-80gb-2026").models
+
+
 def test_what_cannot_be_fitted_is_refused_and_nothing_written(tmp_path):
     good = made("all_gather", (8,), parameters())
     few = replace(good, sizes=SIZES[:2], seconds=good.seconds[:2])

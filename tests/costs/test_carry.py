@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.catalog import names
+from sim.catalog import names, newer_profile
 from sim.costs.carry import carry, nearest, ratios
-from sim.costs.profile import CARRY_SIGMA_LOG, derived_profile, load_profile, newer_profile
+from sim.costs.profile import CARRY_SIGMA_LOG, derived_profile, load_profile
 from sim.specs.catalog import device, devices
 from sim.specs.device import Device, Sourced
 

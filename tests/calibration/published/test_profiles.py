@@ -21,10 +21,10 @@ from calibration.published.public import Public
 from calibration.published.relatives import PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
 from calibration.samples import Samples
-from sim.catalog import folder, names
+from sim.catalog import folder, names, newer_profile
 from sim.costs.carry import Ratios, carry
 from sim.costs.kernels import FORMS, KERNELS
-from sim.costs.profile import Z80, load_profile, newer_profile
+from sim.costs.profile import Z80, load_profile
 from sim.specs import InputError
 from sim.specs.catalog import device
 from tests.full import FULL, full, fully
