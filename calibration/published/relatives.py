@@ -59,6 +59,8 @@ RELATIVES = (
     Relative("h100-sxm-96gb-500w", "h100-sxm-80gb", power_limited=True),
     Relative("h200-nvl", "h200-sxm-141gb", links="a100-pcie-80gb"),
     Relative("h100-sxm-80gb-2026", "h200-sxm-141gb", links="h100-sxm-80gb", of="h100-sxm-80gb"),
+    Relative("h100-pcie-80gb-2026", "h200-sxm-141gb", links="a100-pcie-80gb", of="h100-pcie-80gb"),
+    Relative("h100-nvl-2026", "h200-sxm-141gb", links="a100-pcie-80gb", of="h100-nvl"),
     Relative("v100-sxm-16gb", "v100-sxm-32gb", same_chip=True),
 )
 """To add a device whose architecture the catalog has: its catalog entry, and a line here."""

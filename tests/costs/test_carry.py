@@ -26,7 +26,11 @@ def test_every_accelerator_has_a_profile(name):
     assert load_profile(name).name == name
     assert {n for n in names("devices") if not device(n).on_host} <= set(names("profiles"))
     newer = [newer_profile(n) for n in names("devices")]
-    assert set(names("profiles")) - set(names("devices")) == {*newer} - {None} == {"h100-sxm-80gb-2026"}
+    assert (
+        set(names("profiles")) - set(names("devices"))
+        == {*newer} - {None}
+        == {f"{name}-2026" for name in ("h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl")}
+    )
 
 
 def test_parameters_move_by_their_own_resource():

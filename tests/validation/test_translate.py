@@ -230,7 +230,7 @@ def test_newer_software_takes_the_profile_of_newer_libraries(tmp_path) -> None:
         found = case(tmp_path, source=source, device="h100-sxm-80gb")
         assert found.cluster.profile == profile
         assert ("cluster.profile" in " ".join(found.assumptions)) == (profile != "h100-sxm-80gb")
-    assert case(tmp_path, source="a stack 26.08", device="h100-pcie-80gb").cluster.profile == "h100-pcie-80gb"
+    assert case(tmp_path, source="a stack 26.08", device="a100-sxm-80gb").cluster.profile == "a100-sxm-80gb"
 
 
 def test_releases_are_in_their_order() -> None:
