@@ -56,13 +56,20 @@ def lru_hits() -> Expr:
 def first_hits(policy: Cache) -> tuple[Expr, Expr]:
     """Return the shares of the first epoch's reads that are hits: none but for what other jobs have read before.
 
-    Of k jobs that start together one is the first to read a file, and the others find what a cache keeps of it. LRU
-    keeps as much: at place t of the epoch the others have touched min(t, y) of the files that a cache may still hold,
-    and the integral of (1 - min(t, y))^(k-1) over t, with 1 - (1 - y)^k = x, is x/k + 1 - x.
+    Of k jobs that start together one is the first to read a file, and the others find what caches keep of it: of nodes
+    that part the files wherever it was read. A node that keeps its own finds what was read there: each job reads 1/n of
+    all files on it, and at place t of the epoch has touched t/n of them, of which min(t/n, y) may still be held, by
+    MinIO, which is full by then, as by LRU: 1 - (1 - y)^k = x. The others have not the file with probability
+    (1 - min(t/n, y))^(k-1), whose integral over t, with z = min(y, 1/n), is n (1 - (1 - z)^k) / k + (1 - n z)
+    (1 - z)^(k-1): of one node x/k + 1 - x.
     """
-    local, remote = (cached_share(), sp.S.Zero) if policy == "lru" else hits(policy)
-    before = 1 - 1 / symbol("sharing_jobs")
-    return local * before, remote * before
+    jobs, nodes = symbol("sharing_jobs"), symbol("nodes")
+    if policy in ("none", "partitioned"):
+        local, remote = hits(policy)
+        return local * (1 - 1 / jobs), remote * (1 - 1 / jobs)
+    kept = 1 - minimum(1 - maximum(1 - cached_share(), LEAST_SHARE) ** (1 / jobs), 1 / nodes)
+    missed = nodes * (1 - kept**jobs) / jobs + (1 - nodes * (1 - kept)) * kept ** (jobs - 1)
+    return 1 - missed, sp.S.Zero
 
 
 def hits(policy: Cache) -> tuple[Expr, Expr]:

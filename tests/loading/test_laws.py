@@ -71,6 +71,15 @@ def test_what_other_jobs_have_read_first_lies_on_all_nodes():
     assert (read.local / 1_000, read.remote / 1_000) == (approx(0.1, abs=0.03), approx(0.3, abs=0.03))
 
 
+@mark.parametrize("policy", ["lru", "minio"])
+@mark.parametrize("share", [0.1, 0.6, 1.0])
+def test_a_node_finds_in_the_first_epoch_what_other_jobs_read_on_it(policy, share):
+    made = laws(policy, True)(AT | {"cache_bytes": share * 1e9, "nodes": 3, "sharing_jobs": 4})
+    data = Dataset(samples=6_000, sample_bytes=1e3)
+    read = FileByFile(Loading(dataset=data, jobs=4, cache=policy, cache_bytes=share * 6e6), 3, seed=0).take(2_000)
+    assert (made["local"], made["remote"]) == (approx(read.local / 2_000, abs=0.02), 0)
+
+
 def test_demands_are_of_misses_hits_and_the_network():
     made = held("partitioned", nodes=4)
     local, remote = made["local"], made["remote"]
