@@ -41,7 +41,8 @@ class UniformProgress(Strategy):
         left_s = deadline_s - seen.gone_s
         needed_s = seen.move_s + seen.left_steps / np.where(np.isfinite(cost), seen.steps_per_s, 1e-300)
         sure = seen.reliable & np.isfinite(cost)
-        fastest = int(np.argmin(np.where(sure if sure.any() else np.isfinite(cost), needed_s, np.inf)))
+        among = sure if sure.any() else np.isfinite(cost)
+        fastest = int(np.lexsort((cost, np.where(among, needed_s, np.inf)))[0])  # of equals the cheapest
         spare_s = left_s - float(needed_s[fastest])
         again_s = float(seen.away_s[seen.place[fastest], seen.place[fastest]]) if seen.held == fastest else 0.0
         if spare_s <= seen.step_s + again_s:

@@ -131,6 +131,14 @@ def test_where_all_may_be_taken_away_uniform_progress_rents_what_is_fast_enough(
     assert (late.hours, late.finished) == (4.0, True)
 
 
+@pytest.mark.parametrize("billing", ["spot", "on-demand"])
+def test_uniform_progress_in_a_hurry_rents_the_cheapest_of_those_as_fast(billing):
+    dear, cheap = (offer(zone, billing=billing) for zone in ("us-east-1a", "us-east-1b"))
+    grid = hours(Market((priced(*[9.0] * 9, of=dear), priced(*[1.0] * 9, of=cheap))), 9)
+    found = rent(a_job(deadline_s=4 * HOUR), grid, strategy("uniform_progress"), FREE)
+    assert [stay.offer for stay in found.path] == [cheap]
+
+
 def test_without_deadline_uniform_progress_is_dynamic():
     found = rent(a_job(whole=False), flat(), strategy("uniform_progress"), FREE)
     assert found.cost_usd == rent(a_job(whole=False), flat(), strategy("dynamic"), FREE).cost_usd
