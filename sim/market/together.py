@@ -46,7 +46,7 @@ def rent_together(
     for name in instances if isinstance(instances, Mapping) else ():
         if name not in (offered := {offer.name for offer in grid.offers}):
             raise InputError(f"instances.{name}", name, "one of " + ", ".join(sorted(offered)))
-    speed = _speeds(jobs, steps_per_s, grid)
+    speed = _speeds(jobs, steps_per_s, grid, 1 + known.overhead)
     pace = sum(row / max(row.max(), 1e-300) for row in speed.values())
     order = sorted(there.tolist(), key=lambda n: -float(np.asarray(pace)[n]))
     names = tuple(grid.offers[n].name for n in order)
@@ -73,7 +73,8 @@ def rent_together(
 
 ASSUMPTIONS = (
     "devices of an instance are rented one by one, and only to whom the policy gives time on them",
-    "nobody is preempted by the cloud, and moving between regions takes and costs no more than within one",
+    "nobody is preempted by the cloud, a first start takes nothing, and moving between regions takes and costs no more "
+    "than within one",
 )
 
 
@@ -81,10 +82,10 @@ def _instances(stated: int | Mapping[str, int], name: str) -> int:
     return stated if isinstance(stated, int) else stated.get(name, 0)
 
 
-def _speeds(jobs: Sequence[ClusterJob], steps_per_s: Rates, grid: Grid) -> dict[Kind, Floats]:
-    """Return steps/s (N,) of every kind of job by offer."""
+def _speeds(jobs: Sequence[ClusterJob], steps_per_s: Rates, grid: Grid, longer: float) -> dict[Kind, Floats]:
+    """Return steps/s (N,) of every kind of job by offer, whose training takes so many times as long by saving."""
     found = {}
     for name, gpus in dict.fromkeys(job.kind for job in jobs):
         rates = rates_of(steps_per_s, name, gpus)
-        found[name, gpus] = np.array([rates.get(offer.device, 0.0) for offer in grid.offers])
+        found[name, gpus] = np.array([rates.get(offer.device, 0.0) for offer in grid.offers]) / longer
     return found

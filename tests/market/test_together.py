@@ -15,10 +15,10 @@ BY_COST = "max_sum_throughput_normalized_by_cost_perf"
 A, B, K = offer("us-east-1a"), offer("us-west-2a"), offer("us-east-1a", "k80")
 
 
-def run(jobs, name=BY_COST, instances=1, grid=None):
+def run(jobs, name=BY_COST, instances=1, grid=None, moves=None):
     market = Market((priced(*[1.0] * 6, *[8.0] * 30, of=A), priced(*[2.0] * 36, of=B), priced(*[0.4] * 36, of=K)))
     grid = grid or hours(market, 36)
-    return rent_together(jobs, SPEED, grid, instances, policy(name), Moves.free(), Rounds(round_s=360.0))
+    return rent_together(jobs, SPEED, grid, instances, policy(name), moves or Moves.free(), Rounds(round_s=360.0))
 
 
 def job(length_h=4.0, arrival_s=0.0):
@@ -29,6 +29,12 @@ def test_one_job_takes_what_is_cheapest_for_what_it_does():
     found = run([job()])
     assert dict(zip(found.types, found.used_s[0].tolist(), strict=True))[A.name] == pytest.approx(4 * HOUR)
     assert found.cost_usd == pytest.approx(4.0)
+
+
+def test_saving_makes_training_longer_as_it_does_alone():
+    moves = replace(Moves.free(), overhead=0.5)
+    assert run([job(2.0)], moves=moves).makespan_s == pytest.approx(3 * HOUR)
+    assert run([job(2.0)], moves=moves).cost_usd == pytest.approx(3.0)
 
 
 def test_a_job_leaves_when_prices_change():
