@@ -127,7 +127,7 @@ def simulate_command(
     asked = Asked(job, market, _moves(moves, market), begin_s, step_hours * HOUR_S, every_hours * HOUR_S, available)
     asked = _taken_away(asked, taken_away, availability, seed, starts * DAY_S)
     chosen = _strategy(usual_strategy(deadline_hours) if strategy_name is None else strategy_name, where)
-    with progress_console.status("renting"), _as_stated(step_hours, chosen.name):
+    with progress_console.status("renting"), _as_stated(step_hours, chosen.name, availability):
         found, grid = asked.rented(chosen)
         bound = asked.bounded(grid, _until(found))
         begun = asked.from_times(chosen, [asked.starts_s + n * DAY_S for n in range(starts)]) if starts > 1 else ()
@@ -146,9 +146,13 @@ def simulate_command(
 
 
 @contextmanager
-def _as_stated(step_hours: float, strategy: str = "") -> Iterator[None]:
+def _as_stated(step_hours: float, strategy: str = "", availability: Path | None = None) -> Iterator[None]:
     """Name the options in errors of what they fill under other names."""
-    given = {"step_s": ("--step-hours", step_hours), **dict.fromkeys(BY_STRATEGY, ("--strategy", strategy))}
+    given = {
+        "available": ("--availability" if availability else "--taken-away", "nothing"),
+        "step_s": ("--step-hours", step_hours),
+        **dict.fromkeys(BY_STRATEGY, ("--strategy", strategy)),
+    }
     try:
         yield
     except InputError as error:

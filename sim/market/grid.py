@@ -56,7 +56,8 @@ def price_grid(
     away in it; one that comes back is there again from the next step on.
 
     Raises:
-        InputError: nothing is offered at the beginning, or there are more than 200 million cells.
+        InputError: nothing is offered at the beginning, or can be held at the begin of any step, or there are more than
+            200 million cells.
     """
     if not 0 < step_s < inf:
         raise InputError("step_s", step_s, "seconds above 0")
@@ -71,9 +72,11 @@ def price_grid(
     for n, offer in enumerate(market.offers):
         if available and offer in available:
             up[:, n] = _up(available[offer], edges, step_s)
-    seen[(up == 0) | np.isinf(mean)] = inf
-    if np.isinf(seen).all() or np.isinf(mean[0]).all():
+    if np.isinf(mean[0]).all():
         raise InputError("begin_s", begin_s, f"a time at which something is offered: from {market.offered_s:.0f}")
+    seen[(up == 0) | np.isinf(mean)] = inf
+    if np.isinf(seen).all():
+        raise InputError("available", "nothing", "an offer that can be held at the begin of a step")
     each = np.array([offer.devices for offer in market.offers])
     mean[np.isinf(mean)] = 0.0  # never paid: not offered
     return Grid(market.offers, begin_s, step_s, seen / each, mean / each, mean / each, up)

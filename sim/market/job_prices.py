@@ -16,7 +16,13 @@ from sim.market.price_files import read_prices
 from sim.specs import Cluster, InputError, Prices, Training
 from sim.units import DAY_S, HOUR_S
 
-FIELDS = {"prices": "", "begin_s": "begin", "step_s": "step_hours", "every_s": "every_hours"}
+FIELDS = {
+    "prices": "",
+    "begin_s": "begin",
+    "step_s": "step_hours",
+    "every_s": "every_hours",
+    "available": "availability",
+}
 """The fields of prices behind the arguments of what is called here."""
 
 

@@ -158,6 +158,13 @@ def test_a_trace_is_of_the_one_spot_offer_there_is(market, tmp_path):
     assert code == 2 and "--availability: got" in error and "a JSON trace is of one spot offer, and 2 fit" in error
 
 
+def test_offers_that_are_never_there_are_told_as_such(market, tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"metadata": {"gap_seconds": 1800}, "data": [0, 0]}')
+    code, _, error = market("simulate", "--device", "v100", "--billing", "spot", "--availability", trace, *FREE)
+    assert code == 2 and "--availability: got 'nothing'; allowed: an offer that can be held" in error
+
+
 def test_jobs_that_rent_together(market, tmp_path):
     data = told(market("together", "--trace", tmp_path / "jobs.trace", "--json"))
     assert len(data["jobs"]) == 2

@@ -30,6 +30,8 @@ def test_an_offer_can_be_held_until_it_is_taken_away():
     none = hours(Market((priced(1, of=one), priced(1, of=offer("us-east-1b")))), 2, {one: np.zeros((0, 2))})
     assert np.isinf(none.seen[:, 0]).all()
     assert (none.up_s[:, 1] == HOUR).all()
+    with pytest.raises(InputError, match="available: got 'nothing'; allowed: an offer that can be held"):
+        hours(Market((priced(1, of=one),)), 4, {one: np.zeros((0, 2))})
 
 
 @pytest.mark.parametrize("step_hours", [0.07, 0.28, 0.3333])
