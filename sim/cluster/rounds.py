@@ -381,7 +381,8 @@ def run_rounds(
             counts[EXTENDED] += extended[r]
             if not extended[r]:
                 moved[r] = 1
-                counts[MOVED] += work.ran[rows.job[r, 0]]
+                for a in rows.job[r]:
+                    counts[MOVED] += a >= 0 and work.ran[a]
         log.start_s[k], log.repeats[k] = clock[NOW], 1
         for w in range(log.row.shape[1]):
             log.row[k, w] = devices[w]

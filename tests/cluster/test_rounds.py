@@ -117,6 +117,14 @@ def test_a_pair_shares_devices_and_the_other_goes_on_alone():
     assert found.used_s[:, 0].sum() == pytest.approx(100.0)
 
 
+def test_both_jobs_of_a_pair_that_resumes_are_counted():
+    """A pair takes turns with a job that needs both devices: of four turns the third resumes two jobs, the last one."""
+    turns = Fixed([0, 0], [0, 0], [0.5, 0], packs=True, pair=[0.5, 0])
+    found = run([job(200), job(200), job(400, scale=2)], {"fast": 2}, turns, known=speeds(pair=[[1, 1], [1, 1]]))
+    assert [sorted(set(entry.held.ravel().tolist()) - {-1}) for entry in found.entries] == [[0, 1], [2], [0, 1], [2]]
+    assert found.moves == 3
+
+
 def test_who_goes_on_alone_is_as_fast_as_its_devices_stand():
     """A pair on the one free device of each of two servers: the second does 20 steps beside the first, 80 alone."""
     rates = [[2.0, 2.0], [0.0, 0.0]]
