@@ -16,16 +16,7 @@ from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
 from sim.costs.layers.issue import halves, head_issue, host_seconds, lead_of_backward, runs_ahead
-from sim.costs.layers.ops import (
-    COMMUNICATION,
-    Op,
-    exposed,
-    native,
-    sequence_parallel,
-    total,
-    tp,
-    tp_group,
-)
+from sim.costs.layers.ops import COMMUNICATION, Op, exposed, native, sequence_parallel, total, tp, tp_group
 from sim.costs.layers.power import throttled
 from sim.costs.layers.structure import Structure
 from sim.costs.overlap import COVERED, Cover, beside_last, beyond, covers, ends_of_passes, in_turn, overlapped
@@ -172,7 +163,7 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     out = {n: over(n) for n in ones[0] if n not in ("gather", "scatter", "temporary", "behind")}
     n, gather, scatter = sum(counts), over("gather"), over("scatter")
     forward, backward = covers(out)
-    same_links = overlap_dp * (1 - symbol("dp_apart"))
+    same_links, delayed = overlap_dp * (1 - symbol("dp_apart")), overlap_dp * symbol("delays")
     second = Cover(out["weight_compute"] + out["weight_host"], 0)
     first = Cover(backward.compute - second.compute, backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
@@ -183,6 +174,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
         "weight_dp": zero2 * overlapped(scatter, second, n),
         "forward_shared": same_links * zero3 * gather,
         "backward_shared": same_links * (zero3 * gather + zero2 * scatter),
+        "forward_lane": delayed * zero3 * gather,
+        "backward_lane": delayed * (zero3 * gather + zero2 * scatter),
         **{
             name: overlap_dp * e
             for name, e in ends_of_passes(zero3 * gather, zero2 * scatter, forward, backward, n).items()

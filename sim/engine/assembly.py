@@ -54,6 +54,9 @@ INSIDE = ("tp", "cp", "ep", "pp")
 SHARED = {Kind.F: "forward_shared", Kind.B: "backward_shared"}
 """Costs of ZeRO's collectives beside a pass on the links of those inside it."""
 
+LANE = {Kind.F: "forward_lane", Kind.B: "backward_lane"}
+"""Costs of ZeRO's collectives beside a pass, where reductions of the step before would run beside it too."""
+
 _ENDS = ((0, "embedding"), (-1, "head"))
 """Stages that do more than their blocks; the costs of that have this in front."""
 
@@ -75,7 +78,7 @@ ROWS = ("forward_row", "backward_row", "weight_row", "backward_spared")
 PASS_COSTS = frozenset(
     each for costs in _COSTS.values() for _, name, ends in costs for each in (name, *(end for _, end in ends))
 ) | {
-    *("ahead_forward", "ahead_backward", "late_backward", *SHARED.values()),
+    *("ahead_forward", "ahead_backward", "late_backward", *SHARED.values(), *LANE.values()),
     *(f"{end}{name}" for end in ("", "embedding_", "head_") for name in (*ASIDE.values(), *ROWS)),
 }
 """All costs of passes, of their ends that only their own rank waits for, and of what runs beside them."""
@@ -242,11 +245,11 @@ def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None
     graph, depth = graph_of(schedule), schedule.depth
 
     def of(costs: Costs) -> Any:
-        compute, inner, copied = np.zeros((3, depth, len(Kind)))
+        compute, inner, copied, lane, data = np.zeros((5, depth, len(Kind)))
         for kind in (Kind.F, Kind.B):
             terms = pass_terms(costs, kind, depth)
             compute[:, kind], inner[:, kind] = (sum(terms[t] for t in part) for part in (COMPUTED, INSIDE))
-            copied[:, kind] = terms["offload"]
+            copied[:, kind], lane[:, kind], data[:, kind] = terms["offload"], costs[LANE[kind]], terms["dp"]
         compute[:, Kind.OPTIMIZER] = on_ranks(costs, "optimizer", schedule)
         copied[:, Kind.OPTIMIZER] = offloaded(costs, "optimizer_offload", schedule)
         slowed, others = (np.broadcast_to(costs[name], depth)[:, None] for name in pairs.SLOWED)
@@ -255,11 +258,14 @@ def delayed_seconds(schedule: Schedule, costs: Costs, rates: Costs | None = None
         slows, takes = compute * slowed + (1 - apart) * inner, compute + inner + copied
         if "forward_h2d" in costs:
             hides, slows = beside_copies(hides, slows, takes, *_copies(schedule, costs))
+        room = np.clip(1 - lane / np.maximum(hides, 1e-12), 0, 1)
+        hides, slows = hides * room, slows * room
         layers = np.maximum(1, np.zeros(depth) + costs["layers"])
         layered, after = (on_ranks(costs, name, schedule) for name in ("delayed", "after"))
-        takes, hides, slows = (each.ravel()[graph.cell] for each in (takes, hides, slows))
+        lane[:, Kind.F] = 0  # gathers have a lane of their own
+        takes, hides, slows, lane = (each.ravel()[graph.cell] for each in (takes + data, hides, slows, lane))
         messages = 2 * float(np.sum((np.zeros(depth) + costs["send"])[1:])) / depth
-        return Delayed(layered, 1 - 1 / layers, after, takes, hides, slows, messages).longer(graph)
+        return Delayed(layered, 1 - 1 / layers, after, takes, hides, slows, messages, lane > 0).longer(graph)
 
     if rates is None:
         return of(costs)

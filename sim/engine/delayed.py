@@ -22,7 +22,8 @@ class Delayed:
 
     layered[rank]: what begins layer by layer in the last backward before an update, of which the share
     `beside_layers[rank]` has a layer of it to run beside; after[rank]: what begins after it. takes[i]: action i alone;
-    hides[i]: reductions that run beside it while it runs; slows[i]: by how much it takes longer beside as many.
+    hides[i]: reductions that run beside it while it runs; slows[i]: by how much it takes longer beside as many;
+    joins[i]: it ends only when reductions of its own have, which queue behind these.
     messages: what a rank waits for messages from one microbatch to the next where none is slower than the others.
     """
 
@@ -33,6 +34,7 @@ class Delayed:
     hides: Floats
     slows: Floats
     messages: float
+    joins: NDArray[np.bool_]
 
     def longer(self, graph: Graph) -> Floats:
         """Return by how many seconds each action takes longer: beside reductions, or an update as it waits for those of
@@ -41,12 +43,13 @@ class Delayed:
         edges = [*graph.first_of_rank.tolist(), len(graph)]
         each = [np.flatnonzero(graph.kind[a:b] == Kind.OPTIMIZER) + a for a, b in pairwise(edges)]
         left = np.zeros((len(each), len(each[0])))
-        for rank in np.flatnonzero(self.layered + self.after).tolist():
+        reach = np.zeros(len(each[0]) + 1)
+        for rank in np.flatnonzero(self.layered + self.after)[::-1].tolist():  # backwards come from the last rank
             begin, rest = edges[rank], 0.0
             for n, update in enumerate(each[rank].tolist()):
-                ran, left[rank, n] = self._drained(found, slice(begin, update), rest)
+                ran, left[rank, n], reach[n] = self._drained(found, slice(begin, update), rest, reach[n])
                 rest, begin = self._begun(found, rank, update - 1, ran), update
-            self._drained(found, slice(begin, edges[rank + 1]), rest)
+            reach[-1] = self._drained(found, slice(begin, edges[rank + 1]), rest, reach[-1])[2]
         done = np.append(0, np.cumsum(self.takes + found))
         busy = np.array([np.diff(done[own], prepend=done[a]) for own, a in zip(each, edges, strict=False)])
         waits = self.messages * np.bincount(np.digitize(np.flatnonzero(graph.kind[: edges[1]] == Kind.F), each[0]))
@@ -54,13 +57,23 @@ class Delayed:
         found[np.array(each)] += np.maximum(0, left - (pace - busy))
         return found
 
-    def _drained(self, found: Floats, some: slice, rest: float) -> tuple[float, float]:
+    def _drained(self, found: Floats, some: slice, rest: float, reach: float) -> tuple[float, float, float]:
         """Run the rest of reductions beside actions; return the seconds of them that ran beside the last one, of which
-        no others can take its place, and what is left."""
+        no others can take its place, what is left, and how long all of that takes.
+
+        reach: how long it takes a later rank, for whose backwards this one's wait: what `joins` waits meanwhile.
+        """
         hides = self.hides[some]
         ran = np.clip(rest - np.cumsum(hides) + hides, 0, hides)
+        left, first = max(0.0, rest - float(hides.sum())), np.flatnonzero(self.joins[some])[:1] + some.start
+        if len(first):
+            ran[first[0] + 1 - some.start :] = 0
+            left, waits = 0.0, max(0.0, rest - float(ran.sum()))
+            own = float(self.takes[some].sum())
+            found[first] += max(0.0, own + waits - max(own, reach))
+            reach = max(own + waits, reach)
         found[some] += self.slows[some] * ran / np.maximum(hides, 1e-12)
-        return float(ran[-1]), max(0.0, rest - float(hides.sum()))
+        return float(ran[-1]), left, reach
 
     def _begun(self, found: Floats, rank: int, last: int, before: float) -> float:
         """Run what begins beside the last backward as far as it can; return what is left of it and of all after it."""
