@@ -15,7 +15,7 @@ from rich.table import Table
 from calibration.folder import alone
 from sim.catalog import names
 from sim.costs.profile import load_profile, profile_name, profile_text
-from sim.costs.run_level import SITE, RunLevelSet, Site, read_site, run_level
+from sim.costs.run_level import SITE, RunLevelSet, Site, on_own_links, read_site, run_level
 from sim.specs.fields import InputError
 from sim.specs.files import json_text, print_json, write_all
 from sim.units import many
@@ -79,7 +79,7 @@ def _so_far(base: str, source: str) -> RunLevelSet:
         held = read_site(base)
     except InputError:  # damaged, or of another profile: what is fitted now takes its place
         held = None
-    return held or run_level(source)
+    return held or on_own_links(run_level(source), [base])
 
 
 def _write(out: Path, base: str, profile: str, found: RunLevelSet) -> None:

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from sim.catalog import names
 from sim.cli.exam import WORDS, YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
-from sim.costs.run_level import RunLevelSet, level_of, read_site, run_level
+from sim.costs.run_level import RunLevelSet, level_of, on_own_links, read_site, run_level
 from sim.specs import InputError
 from sim.specs.files import is_folder, print_json
 from sim.units import digits3, many
@@ -65,7 +65,7 @@ def validate_command(
         return
     fitted = _site(site, rows, profile)
     by_site: Predictor | None = partial(analytic, level=fitted) if fitted else None
-    levels = {"site": fitted} if fitted else _levels(rows, [case for held in own.values() for case in held])
+    levels = {"site": fitted} if fitted else _levels(rows, [case for held in own.values() for case in held], profile)
     results: dict[Path, Validation] = {}
     with Progress(console=progress_console, transient=True) as bar:
         for file, held in tables.items():
@@ -134,9 +134,10 @@ def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLe
     return fit_site(cases)
 
 
-def _levels(rows: Sequence[Measured], own: Sequence[Case]) -> dict[str, RunLevelSet]:
+def _levels(rows: Sequence[Measured], own: Sequence[Case], profile: str | None) -> dict[str, RunLevelSet]:
     """Return the parameters in use without a site of all: by source, and of jobs by their cluster's profile."""
-    of_sources = {source: run_level(source) for source in sorted({row.source for row in rows} - {SOURCE})}
+    sources, links = sorted({row.source for row in rows} - {SOURCE}), [profile] if profile else []
+    of_sources = {source: on_own_links(run_level(source), links) for source in sources}
     return of_sources | {case.cluster.profile: level_of(case.cluster) for case in own}
 
 

@@ -25,6 +25,9 @@ from sim.specs.files import is_folder, load_mapping, state
 from sim.specs.plan import ProductKernel
 from sim.units import si
 
+Where = Literal["inside", "between"]
+"""Links inside nodes, and between them."""
+
 AT_MOST_50 = Field(max_length=50, description="at most 50 entries")
 
 __all__ = [
@@ -120,7 +123,8 @@ class Profile:
     selective recompute and with Tempo's norms and GELU; left out: a third of `issue_s`, a forward pass, and nothing),
     `issue_of` (the profile whose hosts' issue times these are; left out: its own),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
-    same adds to their time, relative to alone), and what `KernelModel` says of intervals.
+    same adds to their time, relative to alone), `own_links` (whether collectives `inside` nodes and `between` them were
+    timed on the very cluster), and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
@@ -154,6 +158,7 @@ class Profile:
     issue_of: Word = ""
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
+    own_links: Annotated[list[Where], AT_MOST_50] = Field(default_factory=list)
     learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ They are fitted to measured runs (robustly, drawn to priors that come from compo
 from every public source, and one per source that leaves it out, so that a source can be predicted without itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -152,7 +152,7 @@ def level_of(cluster: Cluster) -> RunLevelSet:
         if len({*sites.values()}) > 1:
             with_one = [name for name, site in sites.items() if site]
             raise InputError("cluster.groups.profile", with_one, f"profiles that all hold the same {SITE}, or none")
-        return next(iter(sites.values())) or run_level()
+        return next(iter(sites.values())) or on_own_links(run_level(), sites)
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
 
     beside = load_profile(members[0].profile).beside
@@ -160,6 +160,28 @@ def level_of(cluster: Cluster) -> RunLevelSet:
     memory, product = slower.get("memory", 1.0), slower.get("product", 1.0)
     made = RunLevel(gemm_slowdown=product, attention_slowdown=product, memory_bound_slowdown=memory)
     return replace(ON_HOST, parameters=made)
+
+
+def on_own_links(level: RunLevelSet, profiles: Iterable[str]) -> RunLevelSet:
+    """Return a shipped set for profiles whose collectives were all timed on the very cluster, else the set as it is.
+
+    `inter_slowdown` corrects the network's rate in the shipped profiles, which is of one cluster, by the runs of others
+    (0.82): a rate that was measured leaves nothing to correct, and no step passes messages faster than a collective
+    alone. `collective_slowdown` stays: public runs inside one node, whose links are those that the profiles were
+    measured on, take as much longer (1.17, fitted to them alone).
+    """
+    from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
+
+    shipped_ones = names("profiles")
+    own = [set() if name in shipped_ones else {*load_profile(name).own_links} for name in profiles]
+    timed = set.intersection(*own) if own else set()
+    if not timed:
+        return level
+    made = replace(level.parameters, inter_slowdown=1.0) if "between" in timed else level.parameters
+    told = f"collectives x {made.collective_slowdown:.3g} of logs of nccl-tests, as in those runs"
+    if "between" in timed:
+        told += f"; inter_slowdown 1, not {level.parameters.inter_slowdown:.3g}: the network was timed itself"
+    return replace(level, parameters=made, source=f"{level.source}; {told}")
 
 
 SOFTWARE_YEAR = 2024.0

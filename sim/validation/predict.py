@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.profile import Profile
-from sim.costs.run_level import OF_THE_SITE, RunLevel, RunLevelSet, level_of, run_level
+from sim.costs.run_level import OF_THE_SITE, RunLevel, RunLevelSet, level_of, on_own_links, run_level
 from sim.engine.batch import Asked, Batch
 from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
@@ -55,8 +55,8 @@ def elsewhere(cases: Sequence[Case]) -> list[Prediction]:
         InputError: the engine cannot run a case.
     """
     found: list[Prediction] = []
-    for source, part in groupby(cases, key=lambda case: case.row.source):
-        found += analytic(list(part), run_level(source))
+    for level, part in groupby(cases, key=lambda c: on_own_links(run_level(c.row.source), [c.cluster.profile])):
+        found += analytic(list(part), level)
     return found
 
 
@@ -138,7 +138,9 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
 def _prior(timed: Sequence[Case]) -> RunLevel | None:
     """A shipped set leaves one source out; of several the others would be known to it."""
     sources = {case.row.source for case in timed}
-    return run_level(sources.pop()).parameters if len(sources) == 1 else None
+    if len(sources) > 1:
+        return None
+    return on_own_links(run_level(sources.pop()), {case.cluster.profile for case in timed}).parameters
 
 
 def by_halves(timed: Sequence[Case]) -> list[NDArray[np.float64]]:

@@ -13,6 +13,7 @@ from calibration.nccl_logs import Log, read_logs
 from calibration.own_links import SWITCH, Timings, calibrate_links, fitted, predict, timings
 from calibration.store import SESSION
 from sim.costs.profile import load_profile
+from sim.costs.run_level import level_of, run_level
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import device, models
@@ -114,9 +115,29 @@ def test_predictions_are_the_simulators(tmp_path):
         simulate(model, Cluster.of(BASE, nodes=4, profile=p), plan) for p in (BASE, str(tmp_path / "mine"))
     )
     slower = after.breakdown_s["dp"] / before.breakdown_s["dp"]
-    assert slower == pytest.approx(load_profile(BASE).collectives["inter_efficiency"] / 0.3, rel=0.1)
+    rates = load_profile(BASE).collectives["inter_efficiency"] / 0.3
+    assert slower == pytest.approx(rates / run_level().parameters.inter_slowdown, rel=0.1)
     assert after.breakdown_s["compute"] == pytest.approx(before.breakdown_s["compute"], rel=1e-6)
     assert any(line.startswith("collectives: logs of nccl-tests") for line in after.assumptions)
+
+
+def test_a_step_takes_what_the_logs_say_times_what_steps_add_to_collectives(tmp_path):
+    """The shipped correction of the shipped network rate is none of a network that was timed."""
+    known, shipped = parameters(inter_efficiency=0.6), run_level()
+    assert shipped.parameters.inter_slowdown < 1 < shipped.parameters.collective_slowdown
+    inside, both = tmp_path / "inside", tmp_path / "both"
+    calibrate_links(wrote(tmp_path, made("all_gather", (8,), known)), inside, BASE)
+    calibrate_links(wrote(tmp_path, made("all_reduce", (8,) * 4, known)), both, str(inside))
+    held = {p: level_of(Cluster.of(BASE, nodes=4, profile=str(p))) for p in (inside, both)}
+    assert held[inside].parameters == shipped.parameters
+    assert held[both].parameters == replace(shipped.parameters, inter_slowdown=1.0)
+    plan = Plan(tp=8, dp=4, global_batch=64, zero=1, overlap_dp=False)
+    steps = [simulate(models["opt-6.7b"], Cluster.of(BASE, nodes=4, profile=str(p)), plan) for p in held]
+    told = [next(line for line in step.assumptions if line.startswith("run level:")) for step in steps]
+    assert ["collectives x 1.1 of logs of nccl-tests" in line for line in told] == [True, True]
+    assert ["inter_slowdown 1, not 0.821" in line for line in told] == [False, True]
+    groups = [{"device": BASE, "nodes": 2, "profile": str(p)} for p in (both, BASE)]
+    assert level_of(Cluster(groups=groups)) == shipped  # one set for all devices: not all of them were timed
 
 
 def test_a_profile_with_own_links_is_a_base_again(tmp_path):
