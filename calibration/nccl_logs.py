@@ -2,8 +2,10 @@
 
 A log names its ranks and their hosts in lines that begin with `#  Rank`; every other line that is no comment is one
 size: bytes, elements, type, operation and root (old versions leave these two out), then time (us), algbw, busbw (GB/s)
-and wrong values out of place, and the same four in place. Which collective it is stands in its own line (since 2.13),
-in the name of the file, or follows from busbw over algbw, 2 (n - 1) / n for an all-reduce (its doc/PERFORMANCE.md).
+and wrong values out of place, and the same four in place; with `-I 1` each four are followed by shortest, longest and
+99th percentile of an iteration and their spread, with rccl-tests' `-A 1` the line by algorithm, protocol and channels.
+Which collective it is stands in its own line (since 2.13), in the name of the file, or follows from busbw over algbw,
+2 (n - 1) / n for an all-reduce (its doc/PERFORMANCE.md).
 A file may hold several such tests one after the other, what NCCL says beside them (NCCL_DEBUG), which may break a
 size's line in two, and the ranks that srun and mpirun put before every line.
 """
@@ -29,7 +31,8 @@ US = 1e-6
 RANK = re.compile(
     r"^#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+"
 )
-STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
+STARTING = re.compile(r"^#\s*Collective test starting:\s*(\w+?)(?:_perf\w*)?\s*$")
+"""A program may have a suffix of its own: nccl-tests built with NAME_SUFFIX=_mpi."""
 HEADING = re.compile(r"^#\s+size\s+count\s+type\b.*\b(?P<time>time|cputime)\s+algbw\s+busbw\b")
 LAUNCHER = re.compile(r"^(?:\s*\d+:|\[[^\]]+\]<std(?:out|err)>:)\s?")
 """What `srun --label` and `mpirun --tag-output` put before a line."""
@@ -40,8 +43,10 @@ IN_HOSTS = f"{ascii_letters}{digits}._-"
 STAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 """When a size was timed (`-S 1`)."""
 ENDED = re.compile(r"^#\s*Out of bounds values")
-COLUMNS = 4
-"""Time, algbw, busbw and wrong values."""
+COLUMNS, OF_ITERATIONS = 4, 4
+"""Time, algbw, busbw and wrong values; of the iterations, with -I 1: shortest, longest, 99th percentile and spread."""
+CHOSEN = 3
+"""Algorithm, protocol and channels."""
 OPERATIONS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all", "broadcast": "broadcast", "sendrecv": "shift",
@@ -181,9 +186,11 @@ def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
     size, _, _, *rest = line.split()
     if not is_number(rest[0]):
         rest = rest[1:]  # the reduction
-    if len(rest) in (COLUMNS + 1, 2 * COLUMNS + 1):
+    if not is_number(rest[-CHOSEN]):
+        rest = rest[:-CHOSEN]
+    if len(rest) in (COLUMNS + 1, 2 * COLUMNS + 1, 2 * (COLUMNS + OF_ITERATIONS) + 1):
         rest = rest[1:]  # the root
-    if len(rest) not in (COLUMNS, 2 * COLUMNS) or not all(map(is_number, rest[:3])):
+    if len(rest) not in (COLUMNS, 2 * COLUMNS, 2 * (COLUMNS + OF_ITERATIONS)) or not all(map(is_number, rest[:3])):
         allowed = "size, count, type, redop, root, time, algbw, busbw, #wrong (twice) as nccl-tests prints them"
         raise InputError(f"{path}:{number}", " ".join(line.split())[:80], allowed)
     seconds, algbw, busbw = (float(each) for each in rest[:3])

@@ -1,5 +1,7 @@
 """Logs of nccl-tests: what is read of each version, and what is refused with one clear error."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -104,6 +106,38 @@ def test_what_others_print_between_is_left_out(tmp_path, printed):
     found, plain = read_log(path), read_log(written(tmp_path, GOOD, "plain.log"))
     assert (found.ranks, found.hosts, found.operation) == (8, 1, "all_reduce")
     assert found.sizes.tolist() == plain.sizes.tolist() and found.seconds.tolist() == plain.seconds.tolist()
+
+
+def with_more_columns(half, end=""):
+    """Return a log with further columns after each four, and after the line; the heading as nccl-tests prints it."""
+    heading, row = re.compile("#wrong"), re.compile(r"^(\d? .*)(( +[\d.]+){4})(( +[\d.]+){4})$")
+    told = "#wrong    i_min    i_max    i_p99    i_cv%" if half else "#wrong"
+    lines = (heading.sub(told, row.sub(rf"\1\2{half}\4{half}{end}", line)) for line in GOOD.splitlines())
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("half", "end"),
+    [
+        ("    31.20    48.90    48.90     9.31", ""),
+        ("    31.20    48.90    48.90     9.31", "  2026-01-01 12:00:00"),
+        ("", "    RING   SIMPLE          16"),
+        ("", "     N/A      N/A         N/A"),
+    ],
+    ids=["-I 1", "-I 1 -S 1", "-A 1 of rccl-tests", "-A 1 without a choice"],
+)
+def test_columns_beside_times_are_left_out(tmp_path, half, end):
+    text = with_more_columns(half, end)
+    found, plain = read_log(written(tmp_path, text)), read_log(written(tmp_path, GOOD, "plain.log"))
+    assert found.sizes.tolist() == plain.sizes.tolist() and found.seconds.tolist() == plain.seconds.tolist()
+    stopped = text.partition("# Out of bounds")[0][:-60]
+    assert read_log(written(tmp_path, stopped)).sizes.tolist() == SIZES[:-1].tolist()
+
+
+def test_a_program_may_have_a_suffix(tmp_path):
+    """`make NAME_SUFFIX=_mpi` builds all_reduce_perf_mpi."""
+    text = GOOD.replace("all_reduce_perf", "all_reduce_perf_mpi")
+    assert read_log(written(tmp_path, text)).operation == "all_reduce"
 
 
 @pytest.mark.parametrize("at", range(1, 130))
