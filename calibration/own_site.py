@@ -70,7 +70,7 @@ def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
     before = log_errors(cases, _so_far(base, cases[0].row.source).parameters)
     left_out = np.concatenate([*by_halves(cases), np.zeros(0)])
     with alone(out):
-        _write(out, base, profile_text(profile), found)
+        _write(out, base, profile_text(profile), found, tuple(sorted({case.digest for case in cases})))
     return Fitted(found, before, left_out, tuple(skipped), devices[0])
 
 
@@ -82,14 +82,14 @@ def _so_far(base: str, source: str) -> RunLevelSet:
     return held or on_own_links(run_level(source), [base])
 
 
-def _write(out: Path, base: str, profile: str, found: RunLevelSet) -> None:
+def _write(out: Path, base: str, profile: str, found: RunLevelSet, runs: tuple[str, ...]) -> None:
     held, own = out / "profile.json", Path(base) / "profile.json"
     try:
         same = held.exists() and base not in names("profiles") and own.exists() and held.samefile(own)
         text = held.read_bytes() if same else profile.encode()
         if not same and held.exists() and held.read_bytes() != text:
             raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
-        site = Site(profile_sha256=sha256(text).hexdigest(), run_level=found)
+        site = Site(profile_sha256=sha256(text).hexdigest(), run_level=found, runs=runs)
         write_all({held: text, out / SITE: json_text(asdict(site))})
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None

@@ -2,24 +2,26 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.progress import Progress, TaskID
 
 from sim.catalog import names
 from sim.cli.exam import WORDS, YARDSTICKS, examined, print_reasons, shown_number, table_of, times_of
 from sim.cli.output import checked_files, console, progress_console, written
-from sim.costs.run_level import RunLevelSet, level_of, on_own_links, read_site, run_level
+from sim.costs.run_level import SITE, RunLevelSet, level_of, on_own_links, read_site, run_level, site_runs
 from sim.specs import InputError
 from sim.specs.files import is_folder, print_json
 from sim.units import digits3, many
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.jobs import SOURCE, distinct, is_table_of_jobs, read_cases, read_jobs
-from sim.validation.predict import Predictor, analytic, as_simulated, elsewhere, fit_site
+from sim.validation.metrics import mape
+from sim.validation.predict import Predictor, analytic, as_simulated, by_halves, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
 from sim.validation.translate import Case
 from sim.validation.validate import Validation, data, predicted, summary, validate
@@ -80,14 +82,16 @@ def validate_command(
     if table:
         with written("--csv", table):
             write_accuracy([row for file, found in results.items() for row in accuracy(found, named[file])], table)
+    seen = [] if site else _fitted_to(results.values())
     if as_json:
-        print_json(
-            data(sum(results.values(), Validation((), (), ())))
-            | {"run_level": {name: asdict(held) for name, held in levels.items()}}
-        )
+        of_levels = {"run_level": {name: asdict(held) for name, held in levels.items()}}
+        of_seen = {"fitted_to": [asdict(each) for each in seen]} if seen else {}
+        print_json(data(sum(results.values(), Validation((), (), ()))) | of_levels | of_seen)
     else:
         _print_levels(levels)
         _print({named[file]: found for file, found in results.items()})
+        for each in seen:
+            console.print(str(each), highlight=False)
         told = f"written: {table}" if table else "--csv FILE writes them run by run"
         console.print(told, highlight=False, soft_wrap=True)
     if (left := sum(len(found.skipped) for found in results.values())) == len(rows) > 0:
@@ -147,6 +151,40 @@ def _tell_others(option: str, fitted: RunLevelSet, results: Collection[Validatio
     if others := sorted(tested - set(fitted.devices)):
         words = f"{option}: its runs are of {', '.join(fitted.devices)}, none of {', '.join(others)}"
         progress_console.print(words, highlight=False, markup=False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Runs under test that a profile's site was fitted to, of how many that it predicts.
+
+    other_half_mape: their mean absolute error (percent), each half predicted by parameters fitted to the other; None
+    where they are of one group.
+    """
+
+    path: str
+    runs: int
+    of: int
+    other_half_mape: float | None
+
+    def __str__(self) -> str:
+        told = f"{self.path} was fitted to {self.runs} of these {many(self.of, 'run')}: their errors are no evidence"
+        if self.other_half_mape is None:
+            return f"{told}; --site EARLIER.csv predicts runs by others"
+        half = f"each half by parameters fitted to the other, they are {self.other_half_mape:.1f} % off"
+        return f"{told}; {half} (--site EARLIER.csv predicts runs by others)"
+
+
+def _fitted_to(results: Collection[Validation]) -> list[Seen]:
+    """Return by profile which of the runs its site was fitted to."""
+    timed = [o.case for found in results for o in found.outcomes if o.scores("time")]
+    told = []
+    for profile in dict.fromkeys(case.cluster.profile for case in timed):
+        mine = [case for case in timed if case.cluster.profile == profile]
+        fitted = site_runs(profile)
+        if known := [case for case in mine if case.digest in fitted]:
+            ratios = np.exp(np.concatenate([*by_halves(known), np.zeros(0)]))
+            told.append(Seen(str(Path(profile) / SITE), len(known), len(mine), mape(ratios, np.ones(len(ratios)))))
+    return told
 
 
 def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:

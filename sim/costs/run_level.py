@@ -90,13 +90,23 @@ def run_level(left_out: str | None = None) -> RunLevelSet:
     return sets.get(left_out or "all", sets["all"])
 
 
+DIGITS = 16
+"""Hexadecimal digits that tell a run."""
+
+Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{DIGITS}}}$", description=f"{DIGITS} hexadecimal digits")]
+
+
 @spec
 class Site:
-    """What `site.json` holds: a set fitted to runs of one cluster, and the SHA-256 of the `profile.json` beside it."""
+    """What `site.json` holds: a set fitted to runs of one cluster, and the SHA-256 of the `profile.json` beside it.
+
+    runs: digests of the runs (`Case.digest`), by which a test on them is told from one on later ones; empty: not known.
+    """
 
     schema_version: Annotated[int, whole(1, 1)] = 1
     profile_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")]
     run_level: RunLevelSet
+    runs: Annotated[tuple[Digest, ...], Field(max_length=100_000)] = ()
 
 
 def read_site(profile: str) -> RunLevelSet | None:
@@ -105,6 +115,17 @@ def read_site(profile: str) -> RunLevelSet | None:
     Raises:
         InputError: the file is damaged, or the profile beside it is another one since.
     """
+    held = _held(profile)
+    return held.run_level if held else None
+
+
+def site_runs(profile: str) -> frozenset[str]:
+    """Return the digests of the runs that `read_site(profile)` was fitted to; none where they are not known."""
+    held = _held(profile)
+    return frozenset(held.runs if held else ())
+
+
+def _held(profile: str) -> Site | None:
     folder = Path(profile)
     if profile in names("profiles") or not (folder / SITE).is_file():
         return None
@@ -112,7 +133,7 @@ def read_site(profile: str) -> RunLevelSet | None:
 
 
 @lru_cache(maxsize=64)
-def _site(folder: Path, *_: tuple[int, ...]) -> RunLevelSet:
+def _site(folder: Path, *_: tuple[int, ...]) -> Site:
     place = folder / SITE
     held = read(Site, load_mapping(place), str(place))
     try:
@@ -123,7 +144,7 @@ def _site(folder: Path, *_: tuple[int, ...]) -> RunLevelSet:
         again = f"trainsim calibrate --from RUNS.csv --base {folder} --out {folder}"
         allowed = f"that of the profile beside it, which was written anew: `{again}` fits the runs to it"
         raise InputError(f"{place}.profile_sha256", held.profile_sha256, allowed)
-    return held.run_level
+    return held
 
 
 ON_HOST = RunLevelSet(

@@ -6,16 +6,19 @@ by the model's name where `hidden` is blank. A row that states the ranks of an F
 names say beyond the columns stands in `sim/catalog/aliases.json`.
 """
 
+import json
 import re
 from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from math import ceil, isqrt
 from typing import Any
 
 from sim.catalog import data, meant, newer_profile, spelled
 from sim.costs import inputs
+from sim.costs.run_level import DIGITS
 from sim.engine.assembly import check_schedule
 from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
@@ -43,6 +46,11 @@ DIMENSIONS = (
 """Columns that are fields of `Model` of the same name; a key that only some models have is blank elsewhere."""
 
 
+OF_MODEL = ("layers", "hidden", "seq", "vocab")
+OF_PLAN = ("tp", "pp", "cp", "ep", "virtual_stages", "global_batch", "micro_batch", "recompute", "zero", "precision")
+"""What digests of runs take; files hold these, so that nothing is added."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A measured row with what it means; the plan is legal on the model and the cluster, and can be predicted."""
@@ -57,6 +65,13 @@ class Case:
     def plan(self) -> Plan:
         """The plan of the run."""
         return self.placed.plan
+
+    @property
+    def digest(self) -> str:
+        """What tells the run from others, wherever it is written down: device, network, plan and measured time."""
+        stated = (self.cluster.hardware.name, self.cluster.gpus, self.placed.dp, self.row.step_time_s)
+        parts = [*stated, *(getattr(self.model, n) for n in OF_MODEL), *(getattr(self.plan, n) for n in OF_PLAN)]
+        return sha256(json.dumps(parts).encode()).hexdigest()[:DIGITS]
 
 
 @dataclass

@@ -87,6 +87,36 @@ def test_validate_takes_the_folder_as_a_site(runs, ours):
     assert json.loads(by_half.stdout)["summary"]["time"]["mape"] < 6
 
 
+def test_validate_says_which_runs_a_site_was_fitted_to(runs, ours, tmp_path):
+    """Wherever the table lies and whatever stands beside them; a later run is none of them, nor is one of a site."""
+    lines = (runs / "own.csv").read_text().splitlines()
+    (tmp_path / "moved.csv").write_text(
+        "\n".join([lines[0], f"{runs}/0.yaml,9.5", *(f"{runs}/{x}" for x in lines[1:])])
+    )
+    given = ["validate", str(tmp_path / "moved.csv"), "--profile", ours]
+    (seen,) = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)["fitted_to"]
+    assert (seen["path"], seen["runs"], seen["of"]) == (str(Path(ours, SITE)), 6, 7)
+    known = json.loads(CliRunner().invoke(app, ["validate", str(runs / "own.csv"), "--profile", ours, "--json"]).stdout)
+    assert known["summary"]["time"]["mape"] < seen["other_half_mape"] < 5
+    told = " ".join(CliRunner().invoke(app, given).stdout.split())
+    half = f"each half by parameters fitted to the other, they are {seen['other_half_mape']:.1f} % off"
+    assert f"{ours}/site.json was fitted to 6 of these 7 runs: their errors are no evidence; {half}" in told
+    (tmp_path / "later.csv").write_text("\n".join(["job,step_time_s", f"{runs}/0.yaml,9.5"]))
+    for further in ([], ["--site", str(runs / "own.csv")]):
+        later = ["validate", str(tmp_path / "later.csv"), "--profile", ours, "--json", *further]
+        assert "fitted_to" not in json.loads(CliRunner().invoke(app, later).stdout)
+
+
+def test_a_site_of_before_its_runs_were_kept_is_read(runs, ours, tmp_path):
+    held = json.loads(Path(ours, SITE).read_text())
+    assert len(held.pop("runs")) == len(PLANS)
+    (tmp_path / "profile.json").write_bytes(Path(ours, "profile.json").read_bytes())
+    (tmp_path / SITE).write_text(json.dumps(held))
+    assert level_of(Cluster.of(BASE, profile=str(tmp_path))) == level_of(Cluster.of(BASE, profile=ours))
+    told = CliRunner().invoke(app, ["validate", str(runs / "own.csv"), "--profile", str(tmp_path), "--json"])
+    assert "fitted_to" not in json.loads(told.stdout)
+
+
 def test_jobs_that_name_the_folder_are_validated_as_they_are_simulated(runs, ours, tmp_path):
     job = yaml.safe_load((runs / "0.yaml").read_text())
     job["cluster"]["profile"] = ours
