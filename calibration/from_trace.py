@@ -23,7 +23,7 @@ from calibration.fit import predict, rms_log_error_of_sums
 from calibration.fitted import Family
 from calibration.folder import alone
 from calibration.measured import Row, fit_families, samples_of
-from calibration.own_site import to_fit_again
+from calibration.own_site import left_behind
 from calibration.report import write_report
 from calibration.samples import Floats, Samples
 from calibration.store import SAMPLES, SESSION, commit, parquet
@@ -122,8 +122,8 @@ def trace_command(trace: Path, out: Path, base: str | None, as_json: bool) -> No
     progress = Console(stderr=True)
     with progress.status("reading and fitting"):
         found = calibrate_trace(trace, out, base)
-    if again := to_fit_again(out, base or ""):
-        progress.print(again, markup=False, highlight=False, soft_wrap=True)
+    for line in left_behind(out, base or ""):
+        progress.print(line, markup=False, highlight=False, soft_wrap=True)
     for name, why in found.not_fitted.items():
         progress.print(f"{name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if as_json:

@@ -20,7 +20,7 @@ from calibration.fit import Free, Parameters, Scores, Solution, conformal_covera
 from calibration.folder import alone
 from calibration.from_trace import device_of
 from calibration.nccl_logs import Log, read_logs
-from calibration.own_site import to_fit_again
+from calibration.own_site import left_behind
 from calibration.published.collectives import ALPHA, EFFICIENCY, FILL_FREE, INTRA_FREE
 from calibration.samples import Floats
 from calibration.store import SESSION
@@ -320,8 +320,8 @@ def links_command(logs: Sequence[Path], out: Path, base: str | None, as_json: bo
     with progress.status("reading and fitting"):
         found = calibrate_links(logs, out, base)
     profile = found.profile
-    if again := to_fit_again(out, str(base)):
-        progress.print(again, markup=False, highlight=False, soft_wrap=True)
+    for line in left_behind(out, str(base)):
+        progress.print(line, markup=False, highlight=False, soft_wrap=True)
     if as_json:
         before, sure = found.base.collectives, found.standard_errors
         parameters = {

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from calibration.folder import alone
 from sim.catalog import names
+from sim.costs.learned import FILE as LEARNED
 from sim.costs.profile import load_profile, profile_name, profile_text
 from sim.costs.run_level import SITE, RunLevelSet, Site, on_own_links, read_site, run_level
 from sim.specs.fields import InputError
@@ -83,20 +84,48 @@ def _so_far(base: str, source: str) -> RunLevelSet:
 
 
 def _write(out: Path, base: str, profile: str, found: RunLevelSet, runs: tuple[str, ...]) -> None:
+    """Write the profile, what executed plans have taught the base, with which the runs were predicted, and the site."""
     held, own = out / "profile.json", Path(base) / "profile.json"
     try:
-        same = held.exists() and base not in names("profiles") and own.exists() and held.samefile(own)
-        text = held.read_bytes() if same else profile.encode()
-        if not same and held.exists() and held.read_bytes() != text:
-            raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
+        of_folder = base not in names("profiles") and own.exists()
+        text = own.read_bytes() if of_folder else profile.encode()  # as it is: corrections are of its very fields
+        learned = _bytes(own.with_name(LEARNED)) if of_folder else None
+        if held.exists() and not (of_folder and held.samefile(own)):
+            now = held.read_bytes()
+            if now not in (text, profile.encode()):
+                raise InputError("--out", str(out), f"a folder without another profile than {base} (or --base {out})")
+            if _bytes(out / LEARNED) not in (None, learned):
+                allowed = f"a folder without another {LEARNED} than {base} has (or --base {out})"
+                raise InputError("--out", str(out), allowed)
         site = Site(profile_sha256=sha256(text).hexdigest(), run_level=found, runs=runs)
-        write_all({held: text, out / SITE: json_text(asdict(site))})
+        taught = {} if learned is None else {out / LEARNED: learned}
+        write_all({held: text, **taught, out / SITE: json_text(asdict(site))})
     except OSError as error:
         raise InputError("--out", str(out), f"a folder that can be written ({error.strerror})") from None
 
 
-def to_fit_again(out: Path, base: str) -> str:
-    """Return which earlier runs a profile that was just written to `out` leaves without use, empty where none."""
+def _bytes(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
+def left_behind(out: Path, base: str) -> list[str]:
+    """Return what was fitted to or learned from `base` and says nothing of another profile just written to `out`."""
+    return [line for line in (_to_fit_again(out, base), _to_learn_again(out, base)) if line]
+
+
+def _to_learn_again(out: Path, base: str) -> str:
+    try:
+        taught = load_profile(profile_name(out)).learned
+        folders = [out] if not base or base in names("profiles") else [out, Path(base)]
+    except InputError:
+        taught, folders = None, [out]
+    held = [folder / LEARNED for folder in folders if (folder / LEARNED).is_file()]
+    if not held or (taught and not taught.off):
+        return ""
+    return f"{held[0]} was learned from another profile, and corrects no prediction of this one"
+
+
+def _to_fit_again(out: Path, base: str) -> str:
     name = profile_name(out)
     try:
         if read_site(name):

@@ -10,8 +10,10 @@ import yaml
 from typer.testing import CliRunner
 
 from calibration import cli
+from calibration.execute.learn import fit, run_of, save
 from calibration.own_site import calibrate_site
 from sim.cli import app
+from sim.costs.learned import Learned, profile_hash
 from sim.costs.profile import load_profile
 from sim.costs.run_level import SITE, RunLevel, level_of, run_level
 from sim.engine.step import simulate
@@ -148,6 +150,31 @@ def test_a_profile_written_anew_asks_for_a_new_fit(runs, ours, tmp_path):
         level_of(Cluster.of(BASE, profile=str(out)))
     calibrate_site([runs / "own.csv"], out, str(out))
     assert level_of(Cluster.of(BASE, profile=str(out))) != run_level()
+
+
+def test_what_executed_plans_taught_the_base_is_written_beside_the_site(runs, ours, tmp_path):
+    """The runs are fitted as predicted with it, so that a folder without it would predict other times."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    base.mkdir()
+    plain = json.loads(Path(ours, "profile.json").read_text())
+    (base / "profile.json").write_text(json.dumps(plain | {"session": ""}))
+    job = Job.load(runs / "0.yaml")
+    taught = [run_of(job.model, job.plan.but(micro_batch=m).on(job.model, job.cluster), 1.0, 1.5) for m in (1, 2, 4)]
+    save(Learned(profile_sha256=profile_hash(plain | {"session": ""}), runs=taught, corrections=fit(taught)), base)
+    calibrate_site([runs / "own.csv"], out, str(base))
+    with_base, with_out = load_profile(str(base)).learned, load_profile(str(out)).learned
+    assert with_out == with_base and with_out.corrections and not with_out.off
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    calibrate_site([runs / "own.csv"], out, str(base))  # again: nothing is another
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    links = ["--from", str(tmp_path / "links.log"), "--base", str(base), "--out", str(tmp_path / "links")]
+    (tmp_path / "links.log").write_text(nccl.log("all_gather", (8,), (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)))
+    told = f"{base}/learned.json was learned from another profile, and corrects no prediction of this one"
+    assert told in CliRunner().invoke(cli.app, links).stderr
+    (base / "learned.json").unlink()
+    assert "was learned" not in CliRunner().invoke(cli.app, links).stderr
+    with pytest.raises(InputError, match=rf"a folder without another learned.json than {base} has \(or --base {out}\)"):
+        calibrate_site([runs / "own.csv"], out, str(base))
 
 
 @pytest.mark.parametrize(
