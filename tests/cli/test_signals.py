@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from io import BytesIO, TextIOWrapper
+from time import monotonic, sleep
 
 import pytest
 
@@ -45,6 +46,48 @@ def full(**_):
 def test_one_line_and_status_1(monkeypatch, capsys, act, told):
     assert ends(monkeypatch, capsys, act) == (1, told)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+class Loader:
+    """Ends its workers in a destructor, where the interrupt comes."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+class Broken:
+    """Finds in its destructor that its workers have been ended too."""
+
+    def __del__(self):
+        raise RuntimeError("worker is killed by signal")
+
+
+def in_a_destructor(**_):
+    Loader()
+    Broken()
+    sleep(20)
+    raise ValueError("went on")
+
+
+def while_tidying_up(**_):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        raise RuntimeError("worker is killed by signal")
+
+
+@pytest.mark.parametrize("act", [in_a_destructor, while_tidying_up])
+def test_an_interrupt_is_neither_lost_nor_told_as_another_error(monkeypatch, capsys, act):
+    begin = monotonic()
+    assert ends(monkeypatch, capsys, act) == (1, "interrupted\n")
+    assert monotonic() - begin < 5
+
+
+def test_what_fails_in_a_destructor_without_an_interrupt_is_told(monkeypatch, capsys):
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    assert ends(monkeypatch, capsys, lambda **_: Broken() and None) == (0, "")
+    assert str(lost[0].exc_value) == "worker is killed by signal"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of Python 3.12 on: other threads run
