@@ -67,8 +67,8 @@ def measure_command(
         **trained(trainer),
     )
     progress = Console(stderr=True)
-    with progress.status("generating files and measuring"):
-        found = measure(setting, seconds)
+    with progress.status(f"generating {many(files, 'file')}") as status:
+        found = measure(setting, seconds, status.update)
     if as_json:
         print_json(found.data())
     else:

@@ -16,7 +16,7 @@ from calibration.instruments import usable_cores
 from calibration.loading.bench import Bench, Setting, loader, on_cores, opened, trainer
 from calibration.loading.calibrate import Calibration, between, calibrated
 from calibration.loading.minio import MinIO
-from calibration.loading.phases import Phases, differential, first
+from calibration.loading.phases import Phases, Told, differential, first, silent
 from sim.loading import Prediction, predict
 from sim.specs.dataset import Dataset
 from sim.specs.fields import InputError
@@ -103,14 +103,16 @@ SHOWN = (
 """What is predicted and also measured."""
 
 
-def measure(setting: Setting, seconds: float = SECONDS) -> Measured:
+def measure(setting: Setting, seconds: float = SECONDS, told: Told = silent) -> Measured:
     """Return a pipeline on generated files, measured and predicted; `seconds`: of each of its four phases.
+
+    `told`: is called with what is done next, as text.
 
     Raises:
         InputError: the machine has not so many cores.
     """
     with opened(setting) as bench:
-        return measured(bench, setting, seconds)
+        return measured(bench, setting, seconds, told)
 
 
 def quick(seconds: float = 15.0, seed: int = 0) -> Measured:
@@ -125,8 +127,9 @@ def quick(seconds: float = 15.0, seed: int = 0) -> Measured:
     return measure(setting, (seconds - PREPARING_S) / PHASES)
 
 
-def measured(bench: Bench, setting: Setting, seconds: float = SECONDS) -> Measured:
+def measured(bench: Bench, setting: Setting, seconds: float = SECONDS, told: Told = silent) -> Measured:
     """Return one setting on a bench's files; calibrated before and after it, as machines drift."""
+    told("timing one worker, one reader and the trainer alone")
     torch.set_num_threads(1)
     keep_freed_memory()
     load = HostLoad()
@@ -138,16 +141,17 @@ def measured(bench: Bench, setting: Setting, seconds: float = SECONDS) -> Measur
     batch_s = setting.batch / prediction(setting, before, size, kept).samples_per_s
     batches = setting.workers * ceil(seconds / batch_s / setting.workers)
     with on_cores(setting.cores), quietly():
-        phases = run(bench, setting, source, batches)
+        phases = run(bench, setting, source, batches, told)
+    told("timing one worker, one reader and the trainer alone, again")
     known = between(before, calibrated(bench, setting))
     return Measured(setting, size, kept, known, phases, prediction(setting, known, size, kept), others_share)
 
 
-def run(bench: Bench, setting: Setting, source: MinIO, batches: int) -> Phases:
+def run(bench: Bench, setting: Setting, source: MinIO, batches: int, told: Told = silent) -> Phases:
     """Return the measured phases of a setting."""
     cached, cold = loader(setting, bench.cached), loader(setting, source)
     warm = setting.workers * (setting.prefetch + 1)
-    return differential(cold, cached, trainer(setting, first("cached", cached)), setting.batch, batches, warm)
+    return differential(cold, cached, trainer(setting, first("cached", cached)), setting.batch, batches, warm, told)
 
 
 def prediction(setting: Setting, known: Calibration, size_bytes: float, cached_bytes: int) -> Prediction:

@@ -12,8 +12,14 @@ from time import perf_counter
 from typing import TypeVar
 
 from sim.specs.fields import InputError
+from sim.units import many
 
 B = TypeVar("B")
+Told = Callable[[str], object]
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,14 @@ def differential(
     samples: int,
     batches: int,
     warm: int = 4,
+    told: Told = silent,
 ) -> Phases:
     """Return the phases of a loader.
 
     cold: batches as training would get them; cached: the same loader on files that are all in memory; both give
     `warm` + `batches` batches or more, and are iterated once and twice. samples: of a batch; batches: how many are
-    timed, best a multiple of the loader's workers; warm: how many before them fill caches and queues.
+    timed, best a multiple of the loader's workers; warm: how many before them fill caches and queues; told: is called
+    with each phase before it, as text.
 
     Raises:
         InputError: a number is below 1, or an iterable ends too early.
@@ -76,12 +84,17 @@ def differential(
     for name, value in (("samples", samples), ("batches", batches), ("warm", warm)):
         if value < 1:
             raise InputError(name, value, "a whole number from 1")
+
+    def timed(what: str, given: Iterator[B], train: Callable[[B], object], name: str = "cached") -> float:
+        told(f"phase {what}: {many(warm + batches, 'batch', 'batches')}")
+        return pace(given, train, batches, warm, name)
+
     return Phases(
         samples=samples,
-        compute_s=pace(repeat(first("cached", cached)), trainer, batches, warm),
-        cached_s=pace(iter(cached), trainer, batches, warm, "cached"),
-        overall_s=pace(iter(cold), trainer, batches, warm, "cold"),
-        prep_s=pace(iter(cached), lambda batch: None, batches, warm, "cached"),
+        compute_s=timed("1 of 4, the trainer alone", repeat(first("cached", cached)), trainer),
+        cached_s=timed("2 of 4, all files cached", iter(cached), trainer),
+        overall_s=timed("3 of 4, as it is", iter(cold), trainer, "cold"),
+        prep_s=timed("4 of 4, no trainer", iter(cached), lambda batch: None),
     )
 
 

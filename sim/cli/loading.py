@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.progress import Progress
 
-from sim.cli.output import console
+from sim.cli.output import console, progress_console
 from sim.engine.step import simulate as simulate_step
 from sim.loading import Prediction, Simulated, predict, simulate, what_if
 from sim.report.loading import answer_loading, answer_simulated, what_if_lines
@@ -90,7 +91,17 @@ def predict_command(
     rows = what_if(loading, fed.samples_per_s, along.value, **where) if along else ()  # type: ignore[arg-type]
     events = None
     if engine is Engine.events:
-        events = simulate(loading, fed.samples_per_s, fed.batch, epochs or EPOCHS, **where)  # type: ignore[arg-type]
+        with Progress(console=progress_console, transient=True) as bar:
+            task = bar.add_task("simulating", total=1.0)
+            events = simulate(
+                loading,
+                fed.samples_per_s,
+                fed.batch,
+                epochs or EPOCHS,
+                nodes=fed.nodes,
+                network_bytes_per_s=fed.network_bytes_per_s,
+                progress=lambda share: bar.update(task, completed=share),
+            )
     if as_json:
         print_json(prediction_data(found) | {"what_if": [_plain(asdict(row)) for row in rows]} | _events(events))
         return

@@ -1,7 +1,7 @@
 """Training fed by the simulated loader: rates epoch by epoch, and where it waits."""
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
@@ -16,7 +16,9 @@ from sim.specs.arguments import checked
 from sim.specs.fields import InputError
 from sim.specs.loading import Loading
 
-EPOCHS = 3
+EPOCHS, CACHED_EPOCHS = 3, 2
+REPORTS = 50
+"""Times that each of the two runs tells how far it is."""
 SETTLING = 0.2
 """Share of the time that is left out of a rate where fewer than two epochs are run: queues fill."""
 
@@ -48,10 +50,12 @@ def simulate(
     exact: bool = False,
     nodes: int = 1,
     network_bytes_per_s: float | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Simulated:
     """Return what training gets in so many epochs, or in so many seconds if these are stated.
 
-    Arguments are those of `sim.loading.predict` and `sim.loading.Loader`.
+    Arguments are those of `sim.loading.predict` and `sim.loading.Loader`. `progress` is told which share is done, 0 to
+    1, about a hundred times.
 
     Raises:
         InputError: an argument is out of range.
@@ -63,17 +67,20 @@ def simulate(
         raise InputError("seconds", seconds, "a number above 0 s")
     samples = epoch_samples(loading, nodes)
 
-    def run(most_epochs: int, reads: Reads | None) -> _Training:
+    def run(most_epochs: int, reads: Reads | None, begin: float, end: float) -> _Training:
         env = simpy.Environment()
         loader = Loader(env, loading, batch, seed, exact, nodes, network_bytes_per_s, reads)
         training = _Training(loader, compute_samples_per_s, samples * most_epochs)
         done = env.process(training.run())
+        if progress and seconds is None:
+            training.told = lambda share: progress(begin + (end - begin) * share)
         env.run(until=done if seconds is None else env.any_of([done, env.timeout(to_ticks(seconds))]))
         return training
 
-    found = run(epochs if seconds is None else 10**9, None)
+    first = epochs / (epochs + CACHED_EPOCHS)
+    found = run(epochs if seconds is None else 10**9, None, 0.0, first)
     rate = found.steady(samples)
-    cached = max(rate, run(2 if seconds is None else 10**9, Cached()).steady(samples))
+    cached = max(rate, run(CACHED_EPOCHS if seconds is None else 10**9, Cached(), first, 1.0).steady(samples))
     if not cached:
         raise InputError("seconds", seconds, "time enough to train on a batch")
     counts = found.loader.counts
@@ -96,11 +103,15 @@ class _Training:
         self.loader, self.samples = loader, samples
         self.step_s = loader.batch / samples_per_s
         self.done_s: list[float] = []
+        self.told: Callable[[float], None] | None = None
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         """Train."""
         env, threads = self.loader.env, self.loader.at["trainer_cores"]
+        every = ceil(self.samples / self.loader.batch / REPORTS)
         while len(self.done_s) * self.loader.batch < self.samples:
+            if self.told and len(self.done_s) % every == 0:
+                self.told(len(self.done_s) * self.loader.batch / self.samples)
             yield self.loader.take()
             computed = [self.loader.cores.use(self.step_s * threads / n) for n in [ceil(threads)] for _ in range(n)]
             yield env.all_of([*computed, env.timeout(to_ticks(self.step_s))])

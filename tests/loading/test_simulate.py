@@ -77,6 +77,14 @@ def test_nodes_of_a_partitioned_cache_agree_with_the_law():
     )
 
 
+def test_how_far_it_is_is_told():
+    shares = []
+    told = simulate(pipeline(), 5e3, 16, epochs=2, progress=shares.append)
+    assert told == simulate(pipeline(), 5e3, 16, epochs=2)
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 0.97 and 80 < len(shares) < 110
+    assert any(0.4 < share < 0.6 for share in shares)
+
+
 def test_file_by_file_hits_are_counted():
     loading = pipeline(0.5, "minio")
     found = simulate(loading, 1e4, 16, epochs=3, exact=True)

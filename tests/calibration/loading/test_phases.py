@@ -50,6 +50,14 @@ def test_stalls_are_differences_of_phases(clock):
     assert (cold.begun, cached.begun) == (1, 3)
 
 
+def test_each_phase_is_told_before_it(clock):
+    said = []
+    once = trainer(clock, 0.1)
+    differential(Waiting(clock, 0.1), Waiting(clock, 0.1), once, samples=8, batches=10, warm=2, told=said.append)
+    names = ("1 of 4, the trainer alone", "2 of 4, all files cached", "3 of 4, as it is", "4 of 4, no trainer")
+    assert said == [f"phase {name}: 12 batches" for name in names]
+
+
 def test_noise_is_no_stall():
     found = Phases(samples=1, compute_s=1.0, cached_s=0.99, overall_s=0.98, prep_s=0.5)
     assert (found.prep_stall_fraction, found.fetch_stall_fraction) == (0.0, 0.0)
