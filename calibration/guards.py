@@ -8,6 +8,7 @@ from math import isclose
 from types import FrameType
 
 from calibration.instruments import Instruments
+from sim.units import percent
 
 MOST_DRIFT = 0.03
 """A sentinel that moved by more flags its samples (spec: 3 %)."""
@@ -43,14 +44,14 @@ def admit(tools: Instruments) -> None:
         if share <= MOST_OTHERS:
             return
     raise BusyError(
-        f"the machine is busy: others use {share:.0%} of it, at most {MOST_OTHERS:.0%} leave meaningful times; "
-        "end what runs beside, or measure all the same with --despite-load (the results then say so)"
+        f"the machine is busy: others use {percent(share)} of it, at most {percent(MOST_OTHERS)} leave meaningful "
+        "times; end what runs beside, or measure all the same with --despite-load (the results then say so)"
     )
 
 
 def busy_words(share: float) -> str:
     """Return what is told of times beside which others used `share` of the machine (0 to 1), empty of an idle one."""
-    return f"; the machine was busy: others used {share:.0%} of it" if share > MOST_OTHERS else ""
+    return f"; the machine was busy: others used {percent(share)} of it" if share > MOST_OTHERS else ""
 
 
 def settled(tools: Instruments) -> float:

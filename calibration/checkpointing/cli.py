@@ -16,6 +16,7 @@ from calibration.checkpointing.results import Api, Case, Setting
 from calibration.guards import busy_words
 from calibration.measuring import ending, one_of, results_console
 from calibration.storage import Storage, measure_storage
+from sim.report.numbers import tenths
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.units import digits3, seconds
@@ -72,7 +73,7 @@ def measure_command(
 def _print(cases: list[Case], reached: Mapping[str, Storage]) -> None:
     results_console().print(table(cases))
     load = max(point.load for case in cases for point in case.points)
-    said = f"* least k within {BUDGET:.1%}: predicted with contention, by the rule without, measured"
+    said = f"* least k within {tenths(BUDGET)}: predicted with contention, by the rule without, measured"
     for name, found in reached.items():
         results_console().print(f"{name} as storage of a job: {storage_words(found)}", markup=False, soft_wrap=True)
     Console(stderr=True).print(said + busy_words(load), markup=False, highlight=False, soft_wrap=True)

@@ -20,6 +20,7 @@ from calibration.cluster.results import Case, Evidence, read_evidence, write_evi
 from calibration.guards import MOST_OTHERS, TRIES
 from calibration.host import made
 from calibration.measuring import tell_evidence
+from sim.units import percent
 
 COMMAND = "python -m calibration.cluster.evidence --out notebooks/data/cluster-real.json"
 POLICIES = ("max_min_fairness_perf", "fifo_perf", "finish_time_fairness_perf")
@@ -46,7 +47,7 @@ def quietest(rule: str, repetition: int, told: Told) -> Case:
     cases: list[Case] = []
     while len(cases) < TRIES and not any(case.load <= MOST_OTHERS for case in cases):
         cases.append(compared(measured(rule, told=told), repetition))
-        said = f"errors {cases[-1].mean_error_percent:.1f} % in the mean, others used {cases[-1].load:.0%}"
+        said = f"errors {cases[-1].mean_error_percent:.1f} % in the mean, others used {percent(cases[-1].load)}"
         told(f"{rule}, run {repetition}: {said}")
     return min(cases, key=lambda case: case.load)
 

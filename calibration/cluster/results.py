@@ -9,6 +9,7 @@ from pydantic import Field
 from sim.costs.fitted import short
 from sim.specs.fields import read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
+from sim.units import percent
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
 Seconds = Annotated[float, real(0.0, 1e6, "s")]
@@ -101,7 +102,7 @@ class Evidence:
             made.append(
                 f"{policy}: completion times off by {sum(errors) / len(errors):.1f} % in the mean, "
                 f"{max(errors):.1f} % at most; makespan {spans}; moves measured (simulated) {moves}; "
-                f"others used {max(case.load for case in cases):.0%} of the machine at most"
+                f"others used {percent(max(case.load for case in cases))} of the machine at most"
             )
         return made
 

@@ -29,6 +29,7 @@ from calibration.guards import drift
 from calibration.instruments import usable_cores
 from sim.catalog import folder
 from sim.plans.files import plain
+from sim.report.numbers import change
 from sim.specs import Cluster, InputError, Job, Model, Plan
 from sim.specs.files import write_atomically
 from sim.validation.executed import Evidence, Executed, Figures, read_evidence, write_evidence
@@ -199,7 +200,7 @@ def gather(
         ordered = [held[one] for one in PLANS if one in held]
         made = replace(made, plans=ordered)
         write_evidence(made, out)
-        done(f"{name}: {row.error:+.1%}, machine x{row.sentinel_ratio:.2f}")
+        done(f"{name}: {change(row.error)}, machine x{row.sentinel_ratio:.2f}")
     return made
 
 

@@ -16,6 +16,7 @@ from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_
 from calibration.execute.predict import Predicted, predict, predict_block
 from calibration.guards import busy_words, drift, moved
 from sim.costs.profile import profile_name
+from sim.report.numbers import change
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.files import load_mapping, write_json
 from sim.specs.plan import Offload
@@ -273,9 +274,9 @@ def table(rows: list[Row]) -> Table:
             seconds(row.predicted.step_time_s),
             f"{seconds(low)} - {seconds(high)}",
             seconds(row.measured.step_time_s),
-            f"{row.error:+.1%}",
+            f"{change(row.error)}",
             "yes" if row.inside else "no",
-            "-" if memory is None else f"{memory:+.2%}",
+            "-" if memory is None else f"{change(memory, 2)}",
             percent(row.load),
         )
     return made

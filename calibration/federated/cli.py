@@ -26,6 +26,7 @@ from sim.decentralized.controllers import controller as make
 from sim.decentralized.controllers.base import Controller
 from sim.decentralized.objective import Objective
 from sim.decentralized.setting import Decentralized
+from sim.report.numbers import tenths
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.units import seconds
@@ -160,12 +161,12 @@ def table(told: dict[str, Any]) -> Table:
     saving = "" if told["saving_over_bsp"] is None else f", {told['saving_over_bsp']:.1f} times less than BSP"
     caption = (
         f"{told['algorithm']}: {told['traffic_bytes'] / 1e6:.1f} MB{saving}; "
-        f"accuracy {told['accuracy']:.1%} of the mean model; {seconds(told['seconds'])}"
+        f"accuracy {tenths(told['accuracy'])} of the mean model; {seconds(told['seconds'])}"
         + (f" ({seconds(told['predicted']['seconds'])} predicted)" if "predicted" in told else "")
     )
     made = Table("step", "theta", "home", "away", "accuracy loss", "accuracy", box=box.SIMPLE, caption=caption)
     for travel in told["travels"]:
         home, away = (sum(travel[name]) / len(travel[name]) for name in ("home", "away"))
-        shares = (f"{share:.1%}" for share in (home, away, travel["accuracy_loss"], travel["accuracy"]))
+        shares = (f"{tenths(share)}" for share in (home, away, travel["accuracy_loss"], travel["accuracy"]))
         made.add_row(str(travel["step"]), f"{travel['theta']:g}", *shares)
     return made

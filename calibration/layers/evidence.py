@@ -23,6 +23,7 @@ from calibration.layers.layouts import CHOICES
 from calibration.layers.lstm_bench import GATES, LayerBench, Where, drawn, learned, probes
 from calibration.layers.lstm_cost import HOST
 from calibration.layers.lstm_results import CellCosts, Recurrences, layer_of, write_recurrences
+from sim.report.numbers import tenths
 from sim.specs.fields import InputError
 
 COMMAND = "python -m calibration.layers.evidence --out notebooks/data/recurrent.json"
@@ -41,12 +42,12 @@ def gather(out: Path, number: int, where: Where, told: Told) -> Recurrences:
     for cell in GATES:
         found = costs[cell] = learned(where, cell, probes(cell, gpu=False), HOST)
         made.costs.append(CellCosts(cell=cell, fitted=dict(found.fitted), sigma_log=found.sigma_log))  # type: ignore[arg-type]
-        told(f"{cell}: costs learned, errors of {found.sigma_log:.1%}")
+        told(f"{cell}: costs learned, errors of {tenths(found.sigma_log)}")
     for cell, sizes in islice(drawn(number, gpu=False), number):
         layer = layer_of(LayerBench(where, cell, sizes), costs[cell])
         made.layers.append(layer)
         write_recurrences(out, made)
-        told(f"{cell} {sizes}: pick {CHOICES[layer.picked].name} loses {layer.lost:.1%}")
+        told(f"{cell} {sizes}: pick {CHOICES[layer.picked].name} loses {tenths(layer.lost)}")
     return made
 
 

@@ -14,6 +14,7 @@ from calibration.layers.lstm_cost import LayerCosts
 from sim.costs.fitted import short
 from sim.specs.fields import read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
+from sim.units import percent
 
 Text = Annotated[str, Field(min_length=1, max_length=400, description="text of 1 to 400 characters")]
 Seconds = Annotated[float, real(1e-12, 1e6, "s")]
@@ -96,7 +97,7 @@ class Recurrences:
         if not self.layers:
             return made
         ratios = ((name, [getattr(layer, f"of_{name}") for layer in self.layers]) for name in ("default", "library"))
-        near = f"{held(self.layers):.0%} of {len(self.layers)} picks within {NEAR:.0%} of the fastest choice"
+        near = f"{percent(held(self.layers))} of {len(self.layers)} picks within {percent(NEAR)} of the fastest choice"
         return [*made, near, *(f"{name} over pick: {words(values)}" for name, values in ratios)]
 
 

@@ -14,6 +14,7 @@ from calibration.loading.bench import SCALES, Setting
 from calibration.loading.generated import Kind
 from calibration.loading.measure import MOST_LOAD, SECONDS, Measured, measure
 from calibration.measuring import checked_seed, one_of, results_console
+from sim.report.numbers import change
 from sim.specs.fields import InputError
 from sim.specs.files import checked_target, print_json, write_json
 from sim.specs.loading import Topology
@@ -75,7 +76,7 @@ def measure_command(
         results_console().print(table(found))
     if found.busy:
         progress.print(
-            f"the machine is busy: others use {percent(found.others_share)} of it, more than {MOST_LOAD:.0%}"
+            f"the machine is busy: others use {percent(found.others_share)} of it, more than {percent(MOST_LOAD)}"
         )
     if out is not None:  # last: a full disk loses no measurement
         write_json(out, found.data())
@@ -104,7 +105,7 @@ def table(found: Measured) -> Table:
     data = found.data()
     caption = (
         f"{found.predicted.why} Recommended: {si(found.predicted.recommended_cache_bytes, 'B')} of cache, "
-        f"{many(found.predicted.recommended_cores, 'core')}. Predicted {found.error:+.1%} off; "
+        f"{many(found.predicted.recommended_cores, 'core')}. Predicted {change(found.error)} off; "
         f"others used {percent(found.others_share)} of the machine."
     )
     made = Table("", "measured", "predicted", box=box.SIMPLE, caption=caption, caption_justify="left")

@@ -29,7 +29,9 @@ from calibration.loading.measure import Measured, measured, prediction
 from calibration.loading.results import Decoding, Found, Point, Results, Shared, errors, read_results, write_results
 from calibration.loading.together import count_misses, part, share_work
 from sim.loading import Prediction
+from sim.report.numbers import change, tenths
 from sim.specs.loading import Topology
+from sim.units import percent
 
 COMMAND = "python -m calibration.loading.evidence --out notebooks/data/loading.json"
 SECONDS = 1.5
@@ -108,8 +110,9 @@ def told(setting: Setting) -> str:
     """Return what sets a setting apart."""
     trained = f"trainer {setting.trainer_s:g} s" if setting.trainer == "sleep" else "trainer computes"
     return (
-        f"{setting.topology} {setting.kind}, {setting.cached:.0%} cached, {setting.workers} workers on {setting.cores} "
-        f"cores, {trained}, storage {setting.storage_latency_s:g} s + {setting.storage_bytes_per_s:g} B/s"
+        f"{setting.topology} {setting.kind}, {percent(setting.cached)} cached, {setting.workers} workers on "
+        f"{setting.cores} cores, {trained}, storage {setting.storage_latency_s:g} s "
+        f"+ {setting.storage_bytes_per_s:g} B/s"
     )
 
 
@@ -208,7 +211,7 @@ class Gathered:
                 kept = point(measured(bench, setting, SECONDS))
                 self.keep(points=[*self.results.points, kept])
                 self.told(
-                    f"{kept.measured.samples_per_s:8.1f} samples/s, predicted {kept.error:+6.1%}: {told(setting)}"
+                    f"{kept.measured.samples_per_s:8.1f} samples/s, predicted {change(kept.error):>7}: {told(setting)}"
                 )
         return True
 
@@ -250,7 +253,7 @@ def main(
     points = gathered.results.points
     if points:
         found = errors(points)
-        text = f"{len(points)} points, median error {found.median:.1%}, largest {found.largest:.1%}"
+        text = f"{len(points)} points, median error {tenths(found.median)}, largest {tenths(found.largest)}"
         sys.stderr.write(text + ("\n" if whole else "; run it again for the rest\n"))
 
 

@@ -39,6 +39,7 @@ from calibration.taskmap.results import Learned, Network, Results, Search, Shape
 from calibration.taskmap.space import KernelSchedule, schedules
 from calibration.taskmap.tune import PROBES, Bench, fastest, learned, shortest, tune
 from sim.costs.profile import profile_name
+from sim.report.numbers import change, tenths
 from sim.specs import Cluster, InputError, Job, Plan
 from sim.validation.executed import Executed
 
@@ -174,7 +175,7 @@ def plan(name: str, given: Mapping[str, Any], profile: Path, told: Told) -> Exec
     asked = as_executed(Plan(global_batch=16, micro_batch=2, precision="fp32", **given))
     job = Job(model=SIZES["medium"], cluster=cluster, plan=asked)
     row = execute(job, Setting(steps=STEPS), nobody)
-    told(f"{name}: predicted {row.error:+.1%} off")
+    told(f"{name}: predicted {change(row.error)} off")
     return executed(name, job, row, STEPS)
 
 
@@ -183,7 +184,7 @@ def with_kernel(made: Results, contraction: Contraction, sizes: Sequence[Mapping
     began = perf_counter()
     costs = learned(contraction, processor())
     spent = perf_counter() - began
-    told(f"{contraction.name}: learned in {spent:.1f} s, errors of {costs.sigma_log:.1%}")
+    told(f"{contraction.name}: learned in {spent:.1f} s, errors of {tenths(costs.sigma_log)}")
     compile_s, shapes, searches = compile_all(contraction, costs.machine), list[Shape](), list[Search]()
     for each in sizes:
         shapes.append(shape_of(costs, each))

@@ -11,6 +11,7 @@ from pydantic import Field
 from calibration.taskmap.contraction import PRODUCTS
 from calibration.taskmap.space import KernelSchedule
 from sim.costs.fitted import short
+from sim.report.numbers import tenths
 from sim.specs.fields import InputError, init_names, read, real, spec, whole
 from sim.specs.files import load_mapping, write_listed
 from sim.validation.executed import Executed
@@ -171,8 +172,8 @@ class Results:
         return (
             f"The fastest of {len(self.schedules)} schedules is {ten}; at {first}. The tuner measures "
             f"{fmean(shape.ranked for shape in those):.1f} of them, takes a {saved:.0f}th of the time that all take, "
-            f"and loses {max(shape.lost for shape in those):.1%} at most. What it finds is {torchs:.2f} times as fast "
-            f"as torch's product (geometric mean)."
+            f"and loses {tenths(max(shape.lost for shape in those))} at most. What it finds is {torchs:.2f} times as "
+            f"fast as torch's product (geometric mean)."
         )
 
 

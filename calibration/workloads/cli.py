@@ -17,9 +17,10 @@ from calibration.spot_check import spot_check
 from calibration.workloads.results import FILE, Metrics, Results, counts, largest
 from calibration.workloads.suite import Request, run
 from calibration.workloads.workload import SIZES, Size
+from sim.report.numbers import change
 from sim.specs.fields import InputError
 from sim.specs.files import print_json
-from sim.units import digits3, si
+from sim.units import digits3, percent, si
 
 BUDGET = "8m"
 MOST_SAMPLES = 4_096
@@ -105,11 +106,11 @@ def table(results: Results) -> Table:
         found, said = row.measured, row.predicted
         name = row.framework + (f" x{row.processes}" if row.processes > 1 else "")
         rates = (digits3(found.samples_per_s), digits3(said.samples_per_s) if said else "-")
-        error = f"{row.off['samples_per_s']:+.0%}" if "samples_per_s" in row.off else "-"
+        error = f"{change(row.off['samples_per_s'], 0)}" if "samples_per_s" in row.off else "-"
         shares = (found.compute_utilisation, found.tensor_utilisation, found.cpu_utilisation)
-        used = ("-" if share is None else f"{share:.0%}" for share in shares)
+        used = ("-" if share is None else f"{percent(share)}" for share in shares)
         part = largest(found.memory_bytes)
-        part = f"{part} {found.memory_bytes[part] / (found.peak_bytes or 1):.0%}" if part else "-"  # type: ignore[index]
+        part = f"{part} {percent(found.memory_bytes[part] / (found.peak_bytes or 1))}" if part else "-"  # type: ignore[index]
         made.add_row(row.workload, name, *rates, error, *used, _peak(found), _peak(said if part != "-" else None), part)
     return made
 

@@ -3,13 +3,15 @@
 In our words; the paper's own text, but for its abstract, was not at hand to hold them against.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from calibration.workloads.expected import Expectations, Expected
 from calibration.workloads.results import Results, largest
+from sim.report.numbers import tenths
+from sim.units import percent
 
 RECURRENT = ("seq2seq", "deep-speech-2")
 LSTM = "seq2seq"
@@ -63,7 +65,7 @@ def _of_speed(tiny: Results, full: Results) -> Iterator[Observation]:
     used = {row.workload: row.metrics.tensor_utilisation or 0.0 for row in full.measured().values()}
     yield Observation(
         7, "Recurrent networks use little of the arithmetic units",
-        "of the peak " + _listed({name: f"{used[name]:.0%}" for name in (*RECURRENT, *CONVOLUTIONAL)}),
+        "of the peak " + _listed({name: f"{percent(used[name])}" for name in (*RECURRENT, *CONVOLUTIONAL)}),
         f"measured, whole networks, {full.samples} samples, one core",
         max(used[name] for name in RECURRENT) < min(used[name] for name in CONVOLUTIONAL),
     )  # fmt: skip
@@ -84,13 +86,13 @@ def _of_the_device(expected: Expectations) -> Iterator[Observation]:
     yield Observation(
         4, "The batch must be large enough to keep the GPU busy",
         f"busier with the largest batch than with one sample: {sum(b[-1] > b[0] for b in busy.values())} of "
-        f"{len(busy)}; {_span([b[0] for b in busy.values()], '.0%')} becomes "
-        f"{_span([b[-1] for b in busy.values()], '.0%')}", on, all(b[-1] > b[0] for b in busy.values()),
+        f"{len(busy)}; {_span([b[0] for b in busy.values()], percent)} becomes "
+        f"{_span([b[-1] for b in busy.values()], percent)}", on, all(b[-1] > b[0] for b in busy.values()),
     )  # fmt: skip
     compute = {name: expected.own(name).metrics.compute_utilisation or 0.0 for name in (LSTM, *CONVOLUTIONAL)}
     yield Observation(
         5, "The GPU is seldom busy with LSTMs",
-        "at their own batch busy " + _listed({name: f"{share:.0%}" for name, share in compute.items()}), on,
+        "at their own batch busy " + _listed({name: f"{percent(share)}" for name, share in compute.items()}), on,
         compute[LSTM] < min(compute[name] for name in CONVOLUTIONAL),
     )  # fmt: skip
     rate = {name: [row.metrics.flop_per_s for row in found] for name, found in rows.items()}
@@ -109,8 +111,8 @@ def _of_memory(tiny: Results, expected: Expectations) -> Iterator[Observation]:
     yield Observation(
         11, "Feature maps take most of the memory",
         f"the largest part of {_count(parts)} tiny networks (convolutional and recurrent "
-        f"{_span([_maps(parts[name]) for name in wanted], '.0%')}); of {_count(said)} full ones (these "
-        f"{_span([_maps(said[name]) for name in wanted], '.0%')})",
+        f"{_span([_maps(parts[name]) for name in wanted], percent)}); of {_count(said)} full ones (these "
+        f"{_span([_maps(said[name]) for name in wanted], percent)})",
         f"measured, each with its own batch; {on}",
         all(largest(held[name]) == "activations" for held in (parts, said) for name in wanted),
     )  # fmt: skip
@@ -118,14 +120,14 @@ def _of_memory(tiny: Results, expected: Expectations) -> Iterator[Observation]:
     half = {name: _rates(rows[name])[-2] / _rates(rows[name])[-1] for name in CONVOLUTIONAL}
     yield Observation(
         12, "To fill the memory with the largest batch may not pay",
-        "half of the largest batch has " + _listed({name: f"{value:.0%}" for name, value in half.items()})
+        "half of the largest batch has " + _listed({name: f"{percent(value)}" for name, value in half.items()})
         + " of its throughput", on, all(v > 1 / SATURATED for v in half.values()),
     )  # fmt: skip
 
 
 def _of_links(expected: Expectations) -> Observation:
     scaling = expected.scaling
-    spans = {links: _span(by.values(), ".0%") for links, by in scaling.items()}
+    spans = {links: _span(by.values(), percent) for links, by in scaling.items()}
     slow, fast = scaling["Ethernet"], scaling["InfiniBand"]
     return Observation(
         13, "The network must be fast for several machines to pay",
@@ -135,7 +137,7 @@ def _of_links(expected: Expectations) -> Observation:
 
 
 def _of_peak(expected: Expectations, rates: Iterable[float]) -> str:
-    return _span([rate / expected.peak_flop_per_s for rate in rates], ".1%")
+    return _span([rate / expected.peak_flop_per_s for rate in rates], tenths)
 
 
 def _maps(held: Mapping[Any, float]) -> float:
@@ -158,6 +160,6 @@ def _listed(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _span(values: Iterable[float], how: str = ".2f") -> str:
+def _span(values: Iterable[float], told: Callable[[float], str] = "{:.2f}".format) -> str:
     held = sorted(values)
-    return f"{held[0]:{how}} to {held[-1]:{how}}"
+    return f"{told(held[0])} to {told(held[-1])}"

@@ -19,6 +19,7 @@ from sim.catalog import data, names
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, state
+from sim.units import percent
 
 Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
 FILE, SITE = "run-level.json", "site.json"
@@ -251,7 +252,7 @@ def between_steps(parameters: RunLevel, software_year: float | None, step_time_s
     overhead_s = symbol_values(parameters, software_year)["step_overhead_s"]
     if overhead_s < NOTABLE * step_time_s:
         return ()
-    share = f"{overhead_s / step_time_s:.0%} of this step"
+    share = f"{percent(overhead_s / step_time_s)} of this step"
     return (
         f"{overhead_s * 1e3:.3g} ms of what frameworks do once a step (optimizer's launches, checks, logging) are "
         f"{share}, in its optimizer: fitted to runs of large models, a bare training loop takes less",

@@ -74,6 +74,11 @@ def probability(share: float) -> str:
     return "<\u00a01\u00a0%" if share < 0.01 else ">\u00a099\u00a0%" if share > 0.99 else f"{100 * share:.0f}\u00a0%"
 
 
+def change(share: float, decimals: int = 1) -> str:
+    """Return a relative change in percent with its sign: `+3.1 %`, `−12.0 %`; none where it rounds to zero."""
+    return f"{signed(100 * share, decimals)}\u00a0%"
+
+
 def shorten(text: str, limit: int = 40) -> str:
     """Return `text` cut to `limit` characters, the last one an ellipsis where something was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal, TypedDict
 
-from sim.report.numbers import probability, seconds_interval, signed
+from sim.report.numbers import change, probability, seconds_interval
 from sim.report.per_stage import HOSTED, of_stages, on_host, recomputing, runs
 from sim.specs import Plan, StagePlan
 from sim.tuner.explain import value_words
@@ -176,7 +176,7 @@ def formatted(row: Row) -> dict[str, str]:
         "sequence_parallel": value_words(row["sequence_parallel"]),
         "tempo": value_words(row["tempo"]),
         "step_time": seconds_interval(row["step_time_s"], row["step_time_interval_s"]),
-        "over_best": "" if over is None else f"{signed(100 * over, 2 if over < SMALL else 0)}\u00a0%",
+        "over_best": "" if over is None else change(over, 2 if over < SMALL else 0),
         "mfu": percent(row["mfu"]),
         "memory": digits3(row["peak_memory_bytes"] / GB),
         "price": "not known" if price is None else digits3(price),

@@ -218,7 +218,7 @@ def test_a_busy_machine_is_refused_and_nothing_is_left_behind(invoke, machine, t
     machine.others = [0.9]
     result = invoke("--device", "cpu", "--out", tmp_path / "p", "--json")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "not measured: the machine is busy: others use 90% of it" in result.stderr
+    assert "not measured: the machine is busy: others use 90\u00a0% of it" in result.stderr
     assert not (tmp_path / "p").exists()
 
 

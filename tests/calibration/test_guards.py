@@ -30,7 +30,7 @@ def test_a_short_burst_is_waited_for():
 
 
 def test_a_busy_machine_is_refused_with_the_reason():
-    with pytest.raises(BusyError, match=r"others use 80% of it, at most 10% .* --despite-load"):
+    with pytest.raises(BusyError, match=r"others use 80\u00a0% of it, at most 10\u00a0% .* --despite-load"):
         admit(FakeMachine(others=[0.8]).tools())
 
 

@@ -148,7 +148,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert f"{tmp_path} as storage of a job: {{read_bytes_per_s: " in here.stdout
     asked.clear()
     shown = runner.invoke(app, [])
-    assert shown.exit_code == 0 and "least k within 3.5%" in shown.stderr
+    assert shown.exit_code == 0 and "least k within 3.5\u00a0%" in shown.stderr
     assert [setting.backend for setting, _ in asked] == offered()
     assert "disk, torch.save, 50 MB" in shown.stdout and "6, 3, 6" in shown.stdout
 

@@ -101,7 +101,7 @@ def test_the_table_says_errors_and_moves(monkeypatch):
     run = partial(CliRunner().invoke, app, catch_exceptions=False)
     ended = run(["--policy", "fifo_perf"])
     assert "fifo_perf: done after" in ended.stdout
-    assert "the machine was busy: others used 30%" in ended.stderr
+    assert "the machine was busy: others used 30\u00a0%" in ended.stderr
     data = json.loads(run(["--policy", "fifo_perf", "--json"]).stdout)
     assert data["moves_simulated"] == data["moves_measured"]
     assert data["makespan"]["measured_s"] == max(one["measured_s"] for one in data["completion"].values())

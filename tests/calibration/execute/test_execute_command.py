@@ -66,7 +66,7 @@ def test_a_plan_executed_on_a_busy_machine_says_so(tmp_path, folder, monkeypatch
     monkeypatch.setattr(cli, "beside", lambda run: (run(), 0.45))
     given = [str(job(tmp_path, folder)), "--despite-load"]
     assert json.loads(RUN.invoke(cli.app, [*given, "--json"]).stdout)["load"] == 0.45
-    assert "the machine was busy: others used 45% of it" in " ".join(RUN.invoke(cli.app, given).stdout.split())
+    assert "the machine was busy: others used 45 % of it" in " ".join(RUN.invoke(cli.app, given).stdout.split())
 
 
 def test_processes_share_the_cores_that_they_may_use(tmp_path, folder, monkeypatch):

@@ -103,7 +103,7 @@ def test_rows_of_a_busy_machine_say_so(folder, monkeypatch):
     assert [held["load"] for held in json.loads((folder / holdout.FILE).read_text())["rows"][:2]] == [0.45, 0.01]
     made = table(rows)
     assert list(made.columns[-1].cells)[:2] == ["45\u00a0%", "1.0\u00a0%"]
-    assert str(made.caption).endswith("; never fitted; the machine was busy: others used 45% of it")
+    assert str(made.caption).endswith("; never fitted; the machine was busy: others used 45\u00a0% of it")
     assert str(table(rows[1:]).caption).endswith("; never fitted")
 
 

@@ -198,7 +198,7 @@ def test_the_command_prints_one_object_or_a_table(bench, quick, monkeypatch, tmp
     assert printed["rows"][0]["off"]["step_time_s"] == 0.0
     monkeypatch.setenv("COLUMNS", "120")
     shown = invoke(*given, "--resume")
-    assert "a3c" in shown.stdout and "activations 75%" in shown.stdout
+    assert "a3c" in shown.stdout and "activations 75\u00a0%" in shown.stdout
     assert "3 done, 0 skipped, 0 failed, 0 left by the budget" in shown.stderr
     with pytest.raises(InputError, match="--seed: got 3; allowed: 0, as of the results in --out"):
         invoke(*given, "--resume", "--seed", 3)
