@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from sim.specs.fields import InputError
-from sim.units import digits3, grouped
+from sim.units import THIN_SPACE, digits3, grouped
 
 Source = str | Callable[[Any], Any]
 Format = str | Callable[[Any], str]
@@ -71,7 +71,7 @@ def table(rows: Sequence[Any] | Mapping[str, Any], /, **columns: Source | tuple[
     underscores) = where the cell comes from: a path of attributes or keys ("measured.step_time_s"; "" is the row
     itself) or a function of the row, alone or with a format: a specification (".1%"), a text with braces ("{:.1f} GB")
     or a function of the value. Without columns all fields of the rows are shown. Numbers have three significant digits,
-    whole ones all of theirs; None is a dash.
+    whole ones all of theirs; thousands that a specification groups (",.0f") stand apart as everywhere; None is a dash.
 
     Raises:
         InputError: rows have no such attribute, or a format does not suit a value.
@@ -134,7 +134,7 @@ def _text(value: Any, form: Format | None = None) -> str:
         return form(value)
     if form is None:
         return _plain(value)
-    return form.format(value) if "{" in form else format(value, form)
+    return form.format(value) if "{" in form else format(value, form).replace(",", THIN_SPACE)
 
 
 def _plain(value: Any) -> str:

@@ -35,6 +35,11 @@ def test_formats_are_specifications_texts_and_functions():
     assert shown.right == (False, True, True, True)
 
 
+def test_thousands_stand_apart_however_they_are_asked_for():
+    shown = sim.table([{"usd": 12345.6, "runs": 12345}], usd=("usd", ",.0f"), runs=("runs", ","), plain="runs")
+    assert shown.cells == (("12\u2009346", "12\u2009345", "12\u2009345"),)
+
+
 def test_without_columns_all_fields_are_shown():
     shown = sim.table([{"plan.tp": 8, "ok": True}, {"plan.tp": 4, "why": ("x", 2)}])
     assert shown.headings == ("plan.tp", "ok", "why")
