@@ -33,7 +33,7 @@ from sim.specs.catalog import device
 from sim.specs.device import Device
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
-from sim.units import MIB, si
+from sim.units import MIB, percent, si
 
 SWITCH = "intra_efficiency_switch"
 GATHERS = ("all_gather", "reduce_scatter")
@@ -46,7 +46,7 @@ FREE: Mapping[str, Free] = {
     "inter_efficiency": EFFICIENCY,
     "inter_alpha": ALPHA,
 }
-FEWEST_SIZES = 3
+FEWEST_SIZES, BEYOND = 3, 1.05
 NO_SWITCH = 1.0
 """The share where no switch reduces: never used."""
 
@@ -314,6 +314,21 @@ def _told(errors: Sequence[Collective]) -> str:
     return f"logs of nccl-tests, whose sizes, left out of the fit, are {mean:.1f} % off; {each}"
 
 
+def too_fast(found: Links) -> list[str]:
+    """Return which fitted rates no link of the device has, as text: the logs are of another one, or its file is."""
+    links, told = device(found.device), []
+    for name, where, rate in (
+        ("intra_efficiency_reduce", "inside a node all-reduces", links.intra_bytes_per_s.value),
+        ("intra_efficiency_gather", "inside a node gathers", links.intra_bytes_per_s.value),
+        ("inter_efficiency", "between nodes collectives", links.inter_bytes_per_s_per_node.value),
+    ):
+        share = found.profile.collectives[name]
+        if name in found.standard_errors and share > BEYOND:
+            of = f"{where} reach {percent(share)} of the {si(rate, 'B/s')} that {found.device} has"
+            told.append(f"{of}: are these logs of another device (--base)?")
+    return told
+
+
 def links_command(logs: Sequence[Path], out: Path, base: str | None, as_json: bool) -> None:
     """Do what `trainsim calibrate --from` does with logs of nccl-tests: write the profile, print its errors."""
     progress = Console(stderr=True)
@@ -341,6 +356,8 @@ def links_command(logs: Sequence[Path], out: Path, base: str | None, as_json: bo
         made.add_row(e.operation, e.shape, str(e.n), si(e.largest, "B"), *(f"{round(x, 1) + 0.0:.1f}" for x in numbers))
     Console(markup=False, emoji=False).print(made)
     progress.print("fitted: each size predicted without it", markup=False)
+    for line in too_fast(found):
+        progress.print(line, markup=False, highlight=False, soft_wrap=True)
     if SWITCH in found.base.collectives and SWITCH not in profile.collectives:
         progress.print("all-reduces are not faster than rings: no reduction in the switch", markup=False)
     job = f"cluster: {{device: {found.device}, profile: {profile_name(out)}}}"

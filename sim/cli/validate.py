@@ -21,7 +21,7 @@ from sim.units import digits3, many
 from sim.validation.accuracy import accuracy, write_accuracy
 from sim.validation.jobs import SOURCE, distinct, is_table_of_jobs, read_cases, read_jobs
 from sim.validation.metrics import mape
-from sim.validation.predict import Predictor, analytic, as_simulated, by_halves, elsewhere, fit_site
+from sim.validation.predict import UNLIKELY, Predictor, analytic, as_simulated, by_halves, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
 from sim.validation.translate import Case
 from sim.validation.validate import Validation, data, predicted, summary, validate
@@ -202,9 +202,6 @@ def _print_levels(levels: Mapping[str, RunLevelSet]) -> None:
 
 
 MEMORY = {"n": "runs", "mape": "mean %", "median": "median %", "max": "max %", "coverage80": "in 80 %"}
-
-UNLIKELY = 20.0
-"""Times that all step times of a table are off, in the mean, where their unit is."""
 
 VERDICTS = [*MEMORY.values(), "found", "missed", "false alarms"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from sim.engine.batch import Asked, Batch
 from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
+from sim.units import digits3
 from sim.validation.fit import fit_run_level, halved, spread
 from sim.validation.table import MemoryKind
 from sim.validation.translate import Case
@@ -109,6 +111,9 @@ def _prediction(
     )
 
 
+UNLIKELY = 20.0
+"""Times that the step times of a table are off, in the mean or the middle, where their unit is."""
+
 LEAST_SIGMA = 0.03
 """Repeated runs of one configuration on one cluster differ by a median 4.6 %: no interval is narrower."""
 
@@ -120,11 +125,17 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     nothing of another, and takes what left-out sources show.
 
     Raises:
-        InputError: none of the runs has a step time that may score.
+        InputError: none of the runs has a step time that may score, or most are so far off that their unit is.
     """
     timed = [case for case in cases if "time" in case.row.uses]
     if not timed:
         raise InputError("--site", len(cases), "a table with at least one row to score by its step time")
+    off = float(np.median(log_errors(timed, _prior(timed) or run_level().parameters)))
+    if abs(off) > log(UNLIKELY):
+        told = f"{digits3(exp(-off))} times the predicted times"
+        raise InputError(
+            "step_time_s", told, f"seconds: at most {UNLIKELY:g} times these, and a {UNLIKELY:g}th at least"
+        )
     errors = by_halves(timed)
     sigma = spread([np.concatenate(errors)]) if errors else run_level().sigma_log
     return RunLevelSet(

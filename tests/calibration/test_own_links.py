@@ -215,6 +215,18 @@ def test_the_command_tells_errors_and_the_job(tmp_path, monkeypatch):
         cli.calibrate(first=paths, against=BASE, out=tmp_path / "x")
 
 
+def test_rates_that_the_device_does_not_have_are_told(tmp_path):
+    """All-gathers over NVLink 4 as logs of an A100; the base's own rates are nobody's fault."""
+    gathers = wrote(tmp_path, made("all_gather", (8,), parameters(intra_efficiency_gather=0.85)))
+    given = ["--from", str(gathers[0]), "--out"]
+    of_a100, of_h100 = (
+        CliRunner().invoke(cli.app, [*given, str(tmp_path / base), "--base", base]).stderr
+        for base in ("a100-sxm-80gb", BASE)
+    )
+    assert "inside a node gathers reach 128\u00a0% of the 300 GB/s that a100-sxm-80gb has: are these logs of" in of_a100
+    assert of_a100.count("another device") == 1 and "another device" not in of_h100
+
+
 def test_timings_of_several_logs_lie_side_by_side():
     logs = [made("all_gather", (8,), parameters()), made("all_reduce", (8, 8), parameters())]
     t = timings(logs, device(BASE))

@@ -245,5 +245,14 @@ def test_one_run_takes_the_spread_of_others_and_json_says_so(runs, tmp_path):
     assert set(told["site"]["parameters"]) == {*RunLevel.__dataclass_fields__}
 
 
+def test_milliseconds_are_told_as_such(runs, tmp_path):
+    (tmp_path / "ms.csv").write_text(f"job,step_time_s\n{runs}/0.yaml,9000\n{runs}/1.yaml,9100\n")
+    with pytest.raises(
+        InputError, match=r"step_time_s: got '1\S+ times the predicted times'; allowed: seconds: at most"
+    ):
+        calibrate_site([tmp_path / "ms.csv"], tmp_path / "mine", BASE)
+    assert not (tmp_path / "mine").exists()
+
+
 def test_the_runs_are_the_cases_of_the_table(runs):
     assert len(read_jobs(runs / "own.csv", BASE)) == len(PLANS)
