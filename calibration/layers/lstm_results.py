@@ -97,7 +97,8 @@ class Recurrences:
         if not self.layers:
             return made
         ratios = ((name, [getattr(layer, f"of_{name}") for layer in self.layers]) for name in ("default", "library"))
-        near = f"{percent(held(self.layers))} of {len(self.layers)} picks within {percent(NEAR)} of the fastest choice"
+        share, of = percent(held(self.layers)), len(self.layers)
+        near = f"{share} of {of} picks within {100 * NEAR:g}\u00a0% of the fastest choice"
         return [*made, near, *(f"{name} over pick: {words(values)}" for name, values in ratios)]
 
 

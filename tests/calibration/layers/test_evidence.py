@@ -52,7 +52,7 @@ def test_everything_is_measured_written_and_read(tmp_path, monkeypatch):
     assert all(layer.error < 1e-5 and layer.default_s > 0 < layer.library_s for layer in found.layers)
     assert all(len(layer.measured_s) == len(CHOICES) for layer in found.layers)
     assert [costs.cell for costs in found.costs] == ["lstm", "gru"]
-    assert len(told) == 4 and "of 2 picks within 5% of the fastest choice" in made.lines()[3]
+    assert len(told) == 4 and "of 2 picks within 5\u00a0% of the fastest choice" in made.lines()[3]
 
 
 def test_a_wrong_file_is_refused(tmp_path):
