@@ -202,7 +202,8 @@ def durations(schedule: Schedule, costs: Costs) -> Durations:
     if len(beside := delayed_seconds(schedule, costs)):
         longer, aside = longer + beside if len(longer) else beside, aside if len(aside) else 0 * beside
     single = hidden_seconds(schedule, costs), longer, aside
-    return Durations({k: tick_array(v) for k, v in table.items()}, *map(tick_array, (message, back, *single)))
+    sending = np.tile(np.zeros(schedule.depth) + costs["send"], schedule.pipelines)
+    return Durations({k: tick_array(v) for k, v in table.items()}, *map(tick_array, (message, back, *single, sending)))
 
 
 def longer_seconds(schedule: Schedule, costs: Costs, of_copies: bool = False) -> tuple[Any, Any]:

@@ -337,11 +337,14 @@ class _Lowering:
         graph, n = self.graph, len(self.links)
         waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
         sent = np.flatnonzero((graph.boundary >= 0) & (self.message[graph.boundary] > 0))
+        # From one rank to another they go one after the other, as NCCL's do in their stream.
+        sent = sent[np.argsort(graph.source[sent], kind="stable")]
         to, of, boundary = waiting[sent], graph.source[sent], graph.boundary[sent]
         message, each = n + np.arange(len(sent)), np.ones(len(sent), dtype=np.int64)
+        pair = self.schedule.ranks * graph.rank[of] + graph.rank[to]
         rows = [
             graph.rank[of], graph.stage[to], graph.kind[to], graph.microbatch[to],
-            len(Lane) + message, _LINK * each, int(Cause.MESSAGE) * each, self.message[boundary],
+            len(Lane) + pair, _LINK * each, int(Cause.MESSAGE) * each, self.message[boundary],
         ]  # fmt: skip
         ways = np.array([_ways(outside) for outside in self.layout.outside["pp"]], dtype=np.int64)[boundary]
         links = len(Link) * np.stack([graph.rank[of], graph.rank[to]], axis=1) + ways

@@ -1,5 +1,6 @@
 """Compiled engine: the longest path through the graph; exact when operations that run at once share nothing."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -109,10 +110,65 @@ def _longest_path(path: Ordered, lag: Ints, duration: Ints) -> tuple[Ints, Ints]
     return start, end[:-1]
 
 
+@compiled()
+def _in_turn(path: Ordered, lag: Ints, duration: Ints, rank: Ints, sent: Ints, lasts: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return start and end of operations whose messages a rank sends one after the other, and how long these wait.
+
+    sent[i]: ticks in which operation i's message keeps its rank from sending; lasts[i]: from its end to its arrival.
+    """
+    n = len(path.order)
+    start = np.empty(n, dtype=np.int64)
+    end = np.zeros(n + 1, dtype=np.int64)
+    waits = np.zeros(n, dtype=np.int64)
+    free = np.zeros(rank.max() + 1, dtype=np.int64)
+    for k in range(n):
+        i = path.order[k]
+        ready = end[path.previous[k]]
+        for e in range(path.first[k], path.first[k + 1]):
+            j = path.source[e]
+            more = waits[j] if rank[j] != rank[i] else 0
+            ready = max(ready, end[j] + lag[path.edge[e]] + more)
+        start[i] = ready
+        end[i] = ready + duration[i]
+        if sent[i] > 0:
+            arrives = end[i] + lasts[i]
+            waits[i] = max(0, free[rank[i]] - (arrives - sent[i]))
+            free[rank[i]] = arrives + waits[i]
+    return start, end[:-1], waits
+
+
+@lru_cache(maxsize=16)
+def _messages(graph: Graph) -> tuple[Ints, Ints, Ints]:
+    """Return the edges whose data travels between ranks, by sender in the order in which they are sent (cached); the
+    operations that send them; and which of them follow another of their rank."""
+    edges = np.flatnonzero(graph.boundary >= 0)
+    edges = edges[np.argsort(graph.source[edges], kind="stable")]
+    source = graph.source[edges]
+    return edges, source, np.flatnonzero(np.diff(graph.rank[source]) == 0) + 1
+
+
 def run_program(program: Program) -> Run:
-    """Return when the operations of `program` run if nothing is shared; raises DeadlockError."""
+    """Return when the operations of `program` run if they share nothing but what sends a rank's messages; of the run's
+    program lags are as long as messages were under way, the wait for those before them included.
+
+    Raises:
+        DeadlockError: operations wait for each other.
+    """
     path = ordered(program.graph)
-    return Run(program, *soonest(_longest_path, len(path.order))(path, program.lag, program.duration))
+    start, end = soonest(_longest_path, len(path.order))(path, program.lag, program.duration)
+    if not len(program.sent):
+        return Run(program, start, end)
+    edges, source, follows = _messages(program.graph)
+    arrives = end[source] + program.lag[edges]
+    if np.all((arrives - program.sent[source])[follows] >= arrives[follows - 1]):
+        return Run(program, start, end)
+    lasts = np.zeros(len(end), dtype=np.int64)
+    lasts[source] = program.lag[edges]
+    turns = soonest(_in_turn, len(path.order))
+    start, end, waits = turns(path, program.lag, program.duration, program.graph.rank, program.sent, lasts)
+    lag = program.lag.copy()
+    lag[edges] += waits[source]
+    return Run(replace(program, lag=lag), start, end)
 
 
 def run_path(schedule: Schedule, durations: Durations) -> Timeline:

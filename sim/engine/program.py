@@ -36,7 +36,8 @@ class Program:
 
     duration[i]: of operation i; lag[e]: ticks between the end of edge e's source and what waits for it. stream[i]: a
     `Stream` (empty: all compute). links[first_link[i]:first_link[i + 1]]: the links that operation i sends over
-    (empty: none does). cause[i]: what operation i is for (empty: its kind of action says it).
+    (empty: none does). cause[i]: what operation i is for (empty: its kind of action says it). sent[i]: ticks in which
+    the message of operation i, a lag, keeps its rank from sending another (empty: none does).
     """
 
     graph: Graph
@@ -46,6 +47,7 @@ class Program:
     first_link: Ints = field(default_factory=lambda: NOTHING)
     links: Ints = field(default_factory=lambda: NOTHING)
     cause: Ints = field(default_factory=lambda: NOTHING)
+    sent: Ints = field(default_factory=lambda: NOTHING)
 
     def __len__(self) -> int:
         return len(self.graph)

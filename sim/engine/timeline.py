@@ -20,7 +20,8 @@ class Durations:
     Less than nothing, it leaves before a pass is done, or its receiver is under way before it needs it. hidden: ticks
     by which each fused pair, in the order of the graph, is shorter than its halves one after the other. longer:
     ticks by which each action takes longer than others of its kind and stage; aside: more ticks, which its message does
-    not wait for (both empty where nothing does).
+    not wait for (both empty where nothing does). sending[s]: ticks in which a message between stages s - 1 and s keeps
+    its rank from sending another (empty: none does).
     """
 
     of_kind: Mapping[Kind, Ints]
@@ -29,6 +30,7 @@ class Durations:
     hidden: Ints = field(default_factory=lambda: NOTHING)
     longer: Ints = field(default_factory=lambda: NOTHING)
     aside: Ints = field(default_factory=lambda: NOTHING)
+    sending: Ints = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def uniform(cls, stages: int, times: Mapping[Kind, int], message: int = 0) -> "Durations":
@@ -60,7 +62,14 @@ class Durations:
             if len(self.aside):
                 lag = lag - np.where(graph.boundary >= 0, self.aside[graph.source], 0)
             lag = np.maximum(lag, -took[graph.source])  # nobody is served before its server begins
-        return Program(graph, took, lag)
+        return Program(graph, took, lag, sent=self._sent(graph))
+
+    def _sent(self, graph: Graph) -> Ints:
+        if not self.sending.any() or graph.second.any():  # the halves of a pair end together, and both may send
+            return NOTHING
+        sent, away = np.zeros(len(graph), dtype=np.int64), graph.boundary >= 0
+        sent[graph.source[away]] = self.sending[graph.boundary[away]]
+        return sent
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,14 @@
 """Both engines: agreement on every action, exact ticks, bubbles by both definitions."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.engine.critical import Held, critical_path
 from sim.engine.events import run_events
 from sim.engine.path import run_path
 from sim.engine.timeline import Durations, exact_ticks
@@ -56,6 +58,37 @@ def test_scaling_time_scales_the_makespan(problem, factor):
     order, d = problem
     scaled = Durations({k: v * factor for k, v in d.of_kind.items()}, d.message * factor)
     assert run_path(order, scaled).makespan == factor * run_path(order, d).makespan
+
+
+def test_messages_of_a_rank_leave_one_after_the_other():
+    """A pass takes 1, a message 5: the second waits for the first, and the lags say so."""
+    order = build("gpipe", Shape(2, 3))
+    times = Durations.uniform(2, {Kind.F: 1, Kind.B: 2}, message=5)
+    t = run_path(order, replace(times, sending=times.message))
+    second = (t.graph.rank == 1) & (t.graph.kind == Kind.F)
+    assert t.start[second].tolist() == [6, 11, 16]
+    assert run_path(order, times).start[second].tolist() == [6, 7, 8]
+    back = (t.graph.rank == 0) & (t.graph.kind == Kind.B)
+    assert t.start[back].tolist() == [24, 29, 34]
+    path = critical_path(t.run)
+    assert path.ticks == t.makespan and {s.held for s in path.segments} <= {
+        Held.START,
+        Held.RANK,
+        Held.MESSAGE,
+        Held.DATA,
+    }
+
+
+@given(problems())
+def test_messages_that_never_meet_change_nothing(problem):
+    order, durations = problem
+    queued = run_path(order, replace(durations, sending=durations.message))
+    alone = run_path(order, durations)
+    assert (queued.start >= alone.start).all()
+    if (queued.run.program.lag == alone.run.program.lag).all():
+        assert (queued.end == alone.end).all()
+    busy = replace(durations, message=np.zeros_like(durations.message))
+    assert (run_path(order, replace(busy, sending=busy.message)).end == run_path(order, busy).end).all()
 
 
 def test_events_as_a_log():
