@@ -1,6 +1,7 @@
 """A figure that stays in its place: redrawn in one message, with axes that only grow, pale where it is out of date."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ipywidgets as w
@@ -9,6 +10,7 @@ import plotly.graph_objects as go
 
 from sim.report.theme import Theme
 from sim.widgets.export import ExportBar
+from sim.widgets.figure import Figure
 
 CONFIG = {"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
 UNWANTED = ("lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "select2d")
@@ -51,8 +53,7 @@ class Canvas(w.VBox):
         if empty:  # what it has shown stays behind it: plotly.js fails on changes of a figure that is not laid out
             return
         if not (plot and self.width):  # whole: changes sent before the browser has loaded plotly.js would be lost
-            self.plot, self._theme = go.FigureWidget(fresh), theme
-            self.plot._config = self._config
+            self.plot, self._theme = Figure(fresh, self._config, partial(self.send_state, "children")), theme
             self._hear()
             self.children = (self.plot, self.export)
             if plot:

@@ -35,8 +35,7 @@ WHOLE = 0.98
 class Pane(w.VBox):
     """One tab: `scene` is what its figures show, `detail` what a click on them has opened below.
 
-    There is no figure before it is drawn: each loads a plotly.js of its own, and nine at once keep a browser busy for
-    longer than it waits for a widget.
+    There is no figure before it is drawn: nine at once keep a browser busy.
     """
 
     def __init__(self, view: View, *above: w.Widget) -> None:

@@ -155,10 +155,14 @@ def wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 class Notebook:
-    """A notebook open in a browser, with every request it made and every error it wrote to the console."""
+    """A notebook open in a browser, with every request it made and every error it wrote to the console.
 
-    def __init__(self, browser: Browser, lab: Lab, name: str, height: int = 900) -> None:
+    script: JavaScript that runs before the page's own.
+    """
+
+    def __init__(self, browser: Browser, lab: Lab, name: str, height: int = 900, script: str = "") -> None:
         self.page: Page = browser.new_page(viewport={"width": 1280, "height": height}, accept_downloads=True)
+        self.page.add_init_script(script)
         self.requests: list[str] = []
         self.errors: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
