@@ -4,6 +4,7 @@ A single plan is refused with the rule's text; the tuner evaluates the same pred
 what each rule excludes.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,10 +116,15 @@ def divisors(n: int) -> list[int]:
 
 
 def nearest(value: int, options: list[int]) -> str:
-    """Return the options nearest to `value` on either side, as text."""
+    """Return the options nearest to `value` on either side, as text; there is one."""
     below = [o for o in options if o < value][-1:]
     above = [o for o in options if o > value][:1]
-    return " or ".join(map(str, below + above)) or "none"
+    return " or ".join(map(str, below + above))
+
+
+def without_nearest(allowed: str) -> str:
+    """Return what a rule allows without the values that it names, which may break another rule."""
+    return re.sub("; (nearest|no (pp|cp|virtual_stages) does).*", "", allowed)
 
 
 def shards(model: Model, ranks: Any, tp: Any, spread: Any) -> Any:
@@ -150,8 +156,9 @@ def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any])
         good = [d for d in divisors(model.layers) if model.layers % (d * other) == 0]
         if knob == "pp":
             good = [d for d in good if s.gpus % (s.tp * s.cp * d) == 0]
-        near = nearest(value, good)
-        return f"pp x virtual_stages must divide layers = {model.layers} (or give stage_layers); nearest {near}"
+        beside = f"{'virtual_stages' if knob == 'pp' else 'pp'} {other}"
+        near = f"nearest {nearest(value, good)}" if good else f"no {knob} does beside {beside}"
+        return f"pp x virtual_stages must divide layers = {model.layers} (or give stage_layers); {near}"
 
     return Rule(knob, reason, broken, allowed)
 
@@ -161,8 +168,16 @@ def _mesh(model: Model, s: Spread) -> str:
     good = [d for d in divisors(s.gpus) if s.gpus % (inner * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
     cp = f" x cp {s.cp}" if s.cp > 1 else ""
     other = [d for d in divisors(s.gpus) if s.gpus % (d * s.cp * s.pp) == 0]
-    near = f"nearest pp {nearest(s.pp, good)}" if good else f"no pp does: nearest tp {nearest(s.tp, other)}"
+    near = "no pp does" + (f": nearest tp {nearest(s.tp, other)}" if other else ", nor any tp beside this one")
+    if good:
+        near = f"nearest pp {nearest(s.pp, good)}"
     return f"tp {s.tp}{cp} x pp {s.pp} must divide {many(s.gpus, 'GPU')}; {near}"
+
+
+def _ring(model: Model, s: Spread) -> str:
+    good = [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0]
+    near = f"nearest cp {nearest(s.cp, good)}" if good else f"no cp does beside tp {s.tp}"
+    return f"tp {s.tp} x cp {s.cp} must divide {many(s.gpus, 'GPU')}; {near}"
 
 
 def _no_mesh(model: Model, s: Spread) -> Any:
@@ -272,10 +287,7 @@ RULES: tuple[Rule, ...] = (
         "cp",
         "tp x cp does not divide the GPUs",
         lambda m, s: (s.cp > 1) & (s.gpus % (s.tp * s.cp) != 0),
-        lambda m, s: (
-            f"tp {s.tp} x cp {s.cp} must divide {many(s.gpus, 'GPU')}; "
-            f"nearest cp {nearest(s.cp, [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0])}"
-        ),
+        _ring,
     ),
     Rule("pp", "tp x pp does not divide the GPUs", _no_mesh, _mesh),
     Rule(

@@ -11,7 +11,7 @@ from sim.schedules import SCHEDULES
 from sim.specs import Cluster, Model, Offload, Plan
 from sim.specs.catalog import precisions
 from sim.specs.rules import divisors
-from sim.tuner.nearest import changed
+from sim.tuner.nearest import changed, chunk_layers, chunk_words, depths, with_layers
 from sim.tuner.space import default_knobs
 from sim.widgets.knob import Knob, on_change
 
@@ -88,7 +88,9 @@ class PlanControls(Group):
         named = {name: None if held[name] == USUAL else held[name] for name in ("schedule", "precision")}
         named |= {name: SWITCH.get(held[name], held[name]) for name in ("sequence_parallel", "tempo")}
         if self._base.virtual_stages != held["virtual_stages"] or self._base.pp != held["pp"]:
-            named["microbatch_group_size"] = None
+            chunks = held["pp"] * held["virtual_stages"]
+            split = chunk_layers(sum(self._base.stage_layers or ()), chunks) if chunks > 0 else ()
+            named |= {"microbatch_group_size": None, "stage_layers": split or None}
         offload = Offload(**{name: knob.value / 100 for name, knob in self.shares.items()})
         whole = {"dp": None, "stages": (), "recompute_layers": None} if self._base.stages else {"dp": None}
         if held["recompute"] == "none":
@@ -104,7 +106,7 @@ class PlanControls(Group):
             if plan is None or plan.stages:
                 knob.hint("")
                 continue
-            fine = [v for v in knob.options if changed(model, cluster, plan, {name: v})]
+            fine = [v for v in knob.options if _possible(model, cluster, plan, {name: v})]
             near = [] if knob.value in fine else sorted(fine, key=lambda v: abs(v - knob.value))[:2]
             knob.hint(_listed(fine), _listed(sorted(near)))
         self.dp.value = "" if plan is None else _derived(cluster, plan)
@@ -138,12 +140,18 @@ def _options(model: Model, cluster: Cluster) -> Mapping[str, Sequence[Any]]:
     """Return the values that the sliders go over: what could be legal, also where it is not at the moment."""
     values: dict[str, Sequence[Any]] = dict(default_knobs(model, cluster))
     # Depths that suit the layers but not the cluster are offered too: the card says what does.
-    values["pp"] = sorted({*values["pp"], *(d for d in divisors(model.layers) if d <= cluster.gpus)})
+    values["pp"] = sorted({*depths(model, cluster), *(d for d in divisors(model.layers) if d <= cluster.gpus)})
     values["cp"] = [d for d in divisors(cluster.gpus) if d <= 32]
     return values | {
         "global_batch": BATCHES, "schedule": [USUAL, *SCHEDULES], "precision": [USUAL, *precisions],
         "sequence_parallel": list(SWITCH), "tempo": ["off", "on"],
     }  # fmt: skip
+
+
+def _possible(model: Model, cluster: Cluster, plan: Plan, changes: Mapping[str, Any]) -> bool:
+    """Return whether changes keep every rule; layers that are split unevenly follow them, as in `PlanControls.plan`."""
+    whole = with_layers(model, plan, changes) if plan.stage_layers else changes
+    return changed(model, cluster, plan, whole) is not None
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -159,6 +167,7 @@ def _derived(cluster: Cluster, plan: Plan) -> str:
     dp, rest = divmod(cluster.gpus, plan.tp * plan.pp * plan.cp)
     asked = f"tp {plan.tp} x pp {plan.pp}" + f" x cp {plan.cp}" * (plan.cp > 1)
     value, note = ("–", f"{asked} does not divide {cluster.gpus}") if rest else (str(dp), "derived")
+    note += f"; {chunk_words(plan.stage_layers)}" if plan.stage_layers else ""
     label = "data parallel (dp)" if not rest else "dp"
     return f"{label} <b>{value}</b> <span style='color:var(--jp-ui-font-color2)'>{note}</span>"
 

@@ -24,6 +24,7 @@ from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
+from sim.specs.rules import without_nearest
 from sim.tuner.effects import MEMORY_SIZE, PRICE
 from sim.tuner.fixes import fixes
 from sim.tuner.nearest import nearest
@@ -235,7 +236,7 @@ class WhatIf(w.HBox):
         name = error.path.removeprefix("plan.")
         self._answer.value = (
             f"<p class='say wrong'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; "
-            f"allowed: {escape(error.allowed)}. <i>What is pale is of the previous plan.</i></p>"
+            f"allowed: {escape(without_nearest(error.allowed))}. <i>What is pale is of the previous plan.</i></p>"
         )
         near = nearest(*asked) if asked else []
         self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])
@@ -330,7 +331,8 @@ class WhatIf(w.HBox):
 
     def _tune(self) -> Any:
         step = self.step
-        return tune_job, (step.model, step.cluster, step.plan.global_batch, step.plan.at(0))
+        even = step.plan.at(0).but(stage_layers=None, microbatch_group_size=None)  # what no search keeps
+        return tune_job, (step.model, step.cluster, step.plan.global_batch, even)
 
     def _tuned(self, found: Tuned) -> None:
         self._scene = replace(self._scene, found=found)

@@ -47,6 +47,34 @@ def test_what_the_devices_or_the_order_cannot_serve_is_not_offered(asked, offere
     assert [p.words for p in nearest(MODEL, CLUSTER, plan)] == offered
 
 
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        ({"tp": 8, "pp": 4, "virtual_stages": 2}, ["chunks of 7 or 8 layers", "pp 2, chunks of 15 or 16 layers"]),
+        ({"tp": 8, "pp": 5}, ["pp 4, chunks of 15 or 16 layers", "pp 8, chunks of 7 or 8 layers"]),
+        ({"tp": 5, "pp": 4}, ["tp 4, chunks of 15 or 16 layers", "tp 8, chunks of 15 or 16 layers"]),
+        (
+            {"tp": 8, "pp": 2, "stage_layers": (30, 30)},
+            ["chunks of 30 or 31 layers", "pp 1, as many layers in every chunk"],
+        ),
+    ],
+)
+def test_a_prime_number_of_layers_is_split_unevenly(asked, offered):
+    """61 layers: no depth but 1 divides them."""
+    model, plan = models["deepseek-v3"], Plan(global_batch=1024, **asked)
+    found = nearest(model, CLUSTER, plan, 2)
+    assert [p.words for p in found] == offered
+    for p in found:
+        split = p.plan.split(model)
+        assert sum(split) == 61 and max(split) - min(split) <= 1 and min(split) in (split[0], split[-1])
+
+
+def test_layers_given_for_another_model_are_left_out_again():
+    found = nearest(MODEL, CLUSTER, Plan(tp=8, pp=2, global_batch=1024, stage_layers=(30, 31)))
+    assert found[0].words == "as many layers in every chunk"
+    assert found[0].plan == Plan(tp=8, pp=2, global_batch=1024)
+
+
 def test_unequal_stages_have_no_neighbour(gpt3, h100s):
     plan = Plan(global_batch=8, stages=(StagePlan(layers=48, tp=8, dp=8),) * 2)
     assert nearest(gpt3, h100s, plan) == []
