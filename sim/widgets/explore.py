@@ -15,6 +15,7 @@ from sim.report.theme import Theme
 from sim.specs import InputError
 from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE, Knob, is_number, on_change
+from sim.widgets.names import KnobNames
 from sim.widgets.width import WidthSensor
 
 EXAMPLE = "values to choose from, all of them numbers or all texts, for example stages=[2, 4, 8]"
@@ -47,7 +48,7 @@ class Explore(w.VBox):
             knob.layout.width, knob.layout.flex = f"{300 + 8 * longer}px", "0 1 auto"
         row = w.HBox(list(self.knobs.values()), layout=w.Layout(flex_flow="row wrap", grid_gap="0 24px"))
         style = w.HTML(STYLE, layout=w.Layout(display="none"))
-        super().__init__([style, self.sensor, row, self._words, self.canvas])
+        super().__init__([style, KnobNames(), self.sensor, row, self._words, self.canvas])
         self.add_class("trainsim")
         self.sensor.tell(self.canvas.fill, self.refresh)
         on_change(list(self.knobs.values()), self.refresh)

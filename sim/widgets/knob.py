@@ -87,7 +87,7 @@ class Knob(w.VBox):
         """Write beside the name which values are possible, of them only those `near` where the present one is not."""
         beside = f"<b>(x) try {escape(near)}</b>" if near else escape(text)  # the column has no room for all
         told = f"impossible, try {text}" if near else f"possible beside the other settings: {text}" if text else ""
-        name = f"<span title='{escape(told, quote=True)}'>{escape(self.words)}"
+        name = f"<span data-name='{escape(self.words)}' title='{escape(told)}'>{escape(self.words)}"
         self._label.value = f"{name} <span style='color:var(--jp-ui-font-color2)'>{beside}</span></span>"
 
     def offer(self, options: Sequence[Any]) -> None:

@@ -36,6 +36,7 @@ from sim.widgets.code import code_of
 from sim.widgets.controls import PlanControls, counted_title
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
+from sim.widgets.names import KnobNames
 from sim.widgets.panes import NAMED, Panes
 from sim.widgets.views import VIEWS, Scene
 from sim.widgets.width import WidthSensor
@@ -100,7 +101,7 @@ class WhatIf(w.HBox):
         folds[0].selected_index = 0
         self._folds = dict(zip(groups, folds, strict=True))
         left = w.VBox(
-            [w.HTML(STYLE, layout=w.Layout(display="none")), *folds],
+            [w.HTML(STYLE, layout=w.Layout(display="none")), KnobNames(), *folds],
             layout=w.Layout(width=f"{LEFT}px", flex="0 0 auto", max_height="900px", overflow="hidden auto"),
         )
         left.add_class("trainsim-controls")

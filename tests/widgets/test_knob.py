@@ -28,7 +28,7 @@ def test_what_has_no_box_keeps_its_slider():
 
 def test_a_box_has_its_unit_in_the_name_and_a_slider_alone_in_its_read_out():
     share = Knob("weights", [0, 50, 100], 0, "weights on the host", " %")
-    assert share._label.value.startswith("<span title=''>weights on the host, % <")
+    assert share._label.value.startswith("<span data-name='weights on the host, %' title=''>weights on the host, % <")
     alone = Knob("weights", [0, 50, 100], 0, "weights on the host", " %", boxed=False)
     assert ", %" not in alone._label.value and alone._slider.options[0][0] == "0 %"
 

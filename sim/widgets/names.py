@@ -1,0 +1,36 @@
+"""Names and values of sliders for those who do not see the text above them: ipywidgets gives its handles none."""
+
+import anywidget
+
+
+class KnobNames(anywidget.AnyWidget):
+    """Nothing to see: gives every handle and box of the panel around it the name of its knob, and every handle its
+    value, which would be the place in the list of values. Again whenever a slider moves or is made anew.
+    """
+
+    _esm = """
+    function render({ el }) {
+      let frame, panel;
+      const unnamed = ["[role=slider]", "input"].map((part) => `.trainsim-knob ${part}:not([aria-label])`).join();
+      const name = () => {
+        for (const part of panel.querySelectorAll(unnamed)) {
+          const words = part.closest(".trainsim-knob").querySelector("[data-name]")?.dataset.name;
+          if (words) part.setAttribute("aria-label", words);
+        }
+        for (const handle of panel.querySelectorAll(".trainsim-knob [role=slider]")) {
+          const value = handle.closest(".widget-hslider").querySelector(".widget-readout")?.textContent;
+          if (value && handle.getAttribute("aria-valuetext") !== value) handle.setAttribute("aria-valuetext", value);
+        }
+      };
+      const seen = new MutationObserver(name);
+      const begin = () => {
+        panel = el.closest(".trainsim");
+        if (!panel) { frame = requestAnimationFrame(begin); return; }
+        seen.observe(panel, { childList: true, subtree: true, attributeFilter: ["aria-valuetext"] });
+        name();
+      };
+      begin();
+      return () => { cancelAnimationFrame(frame); seen.disconnect(); };
+    }
+    export default { render };
+    """
