@@ -248,11 +248,22 @@ class Interpreted:
         Raises:
             KeyError: a symbol has no value.
         """
-        parts, outputs = self._parts
         found: list[Any] = []
-        for e, operands in parts:
-            found.append(values[e.name] if e.is_Symbol else _apply(e, [found[place] for place in operands]))
-        return {name: found[place] for name, place in zip(self.expressions, outputs, strict=True)}
+        for held, function, operands in self._steps:
+            if function is None:
+                found.append(values[held] if isinstance(held, str) else held)
+            elif len(operands) == 2:
+                found.append(function(found[operands[0]], found[operands[1]]))
+            elif len(operands) == 1:
+                found.append(function(found[operands[0]]))
+            else:
+                found.append(reduce(function, [found[place] for place in operands]))
+        return {name: found[place] for name, place in zip(self.expressions, self._parts[1], strict=True)}
+
+    @cached_property
+    def _steps(self) -> list[tuple[float | str, Callable[..., Any] | None, tuple[int, ...]]]:
+        """What a call does for every part: the symbol or number that it is, or the function of the places before it."""
+        return [(e.name, None, ()) if e.is_Symbol else _step(e, operands) for e, operands in self._parts[0]]
 
     def as_compiled(self) -> Compiled:
         """Return it as a function of its symbols, to put others beside and after it."""
@@ -263,13 +274,14 @@ class Interpreted:
         return Compiled(self.outputs, self.symbols, function)
 
 
-def _apply(e: Expr, operands: list[Any]) -> Any:
-    """Return the value of one node of an expression."""
+def _step(e: Expr, operands: tuple[int, ...]) -> tuple[float, Callable[..., Any] | None, tuple[int, ...]]:
+    """Return the number that one node of an expression is, or its function; raises ValueError for other nodes."""
     if e.is_Number:
-        return float(e)
-    if e.func not in (ALONE if len(operands) == 1 else OPERATIONS):
+        return float(e), None, ()
+    known = ALONE if len(operands) == 1 else OPERATIONS
+    if e.func not in known:
         raise ValueError(f"{e.func} is not part of the algebra")
-    return reduce(OPERATIONS[e.func], operands) if len(operands) > 1 else ALONE[e.func](operands[0])
+    return 0.0, known[e.func], operands
 
 
 def _places(exprs: Sequence[Expr]) -> tuple[list[tuple[Expr, tuple[int, ...]]], list[int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +96,10 @@ def elasticities(step: Step, change: float = CHANGE) -> tuple[Elasticity, ...]:
     return tuple(sorted(made, key=lambda e: -abs(e.elasticity)))
 
 
-def _factors(structure: Structure, change: float) -> dict[str, NDArray[np.float64]]:
+@lru_cache(maxsize=16)
+def _factors(structure: Structure, change: float) -> Mapping[str, NDArray[np.float64]]:
     """Return the factors on symbols that make each parameter in turn better and then worse by `change`."""
-    factors = {}
+    factors: dict[str, NDArray[np.float64]] = {}
     for symbol in {*stage_model(structure).symbols, *offload_model(structure).symbols}:
         for i, (name, parameter) in enumerate(PARAMETERS.items()):
             if parameter_of(symbol) == name:
