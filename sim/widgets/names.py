@@ -22,10 +22,13 @@ class KnobNames(anywidget.AnyWidget):
           if (value && handle.getAttribute("aria-valuetext") !== value) handle.setAttribute("aria-valuetext", value);
         }
       };
-      const seen = new MutationObserver(name);
+      /* Once a frame: a figure that is drawn changes many elements. */
+      const soon = () => { frame ??= requestAnimationFrame(() => { frame = undefined; name(); }); };
+      const seen = new MutationObserver(soon);
       const begin = () => {
         panel = el.closest(".trainsim");
-        if (!panel) { frame = requestAnimationFrame(begin); return; }
+        frame = panel ? undefined : requestAnimationFrame(begin);
+        if (!panel) return;
         seen.observe(panel, { childList: true, subtree: true, attributeFilter: ["aria-valuetext"] });
         name();
       };

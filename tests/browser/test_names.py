@@ -33,7 +33,7 @@ def test_every_slider_and_box_has_a_name(lab: Lab, browser: Browser) -> None:
     page.locator("[role=slider][aria-label='pipeline stages (pp)'][aria-valuetext='7']").wait_for()
     depth = page.get_by_role("slider", name="pipeline stages (pp)")
     depth.press("ArrowRight")
-    assert depth.get_attribute("aria-valuetext") == "8"
+    page.locator("[role=slider][aria-label='pipeline stages (pp)'][aria-valuetext='8']").wait_for()
     page.wait_for_function("(box) => box.value === '8'", arg=box.element_handle())
     assert page.query_selector_all(UNNAMED) == []
     notebook.close()
