@@ -123,8 +123,8 @@ def nearest(value: int, options: list[int]) -> str:
 
 
 def without_nearest(allowed: str) -> str:
-    """Return what a rule allows without the values that it names, which may break another rule."""
-    return re.sub("; (nearest|no (pp|cp|virtual_stages) does).*", "", allowed)
+    """Return what a rule allows without the values and ways out that it names, which may break another rule."""
+    return re.sub(r" \(or give stage_layers\)|; (nearest|no (pp|cp|virtual_stages) does).*", "", allowed)
 
 
 def shards(model: Model, ranks: Any, tp: Any, spread: Any) -> Any:

@@ -37,7 +37,7 @@ from sim.widgets.controls import PlanControls, counted_title
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
 from sim.widgets.names import KnobNames
-from sim.widgets.panes import NAMED, Panes
+from sim.widgets.panes import COMPUTING, NAMED, Panes
 from sim.widgets.views import VIEWS, Scene
 from sim.widgets.width import WidthSensor
 
@@ -198,6 +198,8 @@ class WhatIf(w.HBox):
             if cluster is not before:
                 self._made[cluster] = before, factors
             asked = model, cluster, self.plans.plan()
+            if model != self.step.model:  # the first look at a model takes seconds
+                self._answer.value = COMPUTING
             step = simulate(*asked)
         except InputError as error:
             self._refuse(error, asked)
@@ -242,6 +244,8 @@ class WhatIf(w.HBox):
         near = nearest(*asked) if asked else []
         self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])
         if asked:
+            self.models.say(asked[0])
+            self.clusters.say(asked[1])
             self.plans.suit(*asked)
         self._stale(True)
 

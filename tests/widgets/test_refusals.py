@@ -2,8 +2,10 @@
 
 import pytest
 
+from sim.engine.step import simulate
 from sim.specs import Plan
 from sim.tuner.nearest import changed
+from sim.widgets import whatif
 from tests.widgets.conftest import set_knob
 
 
@@ -21,7 +23,7 @@ def test_only_values_that_keep_every_rule_are_named(panel, moved):
     set_knob(panel, **moved)
     allowed = panel.message.partition("allowed: ")[2]
     assert allowed.startswith(("tp 8 x pp 3 must", "a divisor of", "pp x virtual_stages", "tp 8 x cp", "tp 3 x"))
-    assert "nearest" not in allowed and " does" not in allowed
+    assert not any(words in allowed for words in ("nearest", " does", "stage_layers"))
     for button in list(buttons(panel).values()):
         button.click()
         assert "a step" in panel.message and panel.plan == panel.plans.plan()
@@ -40,6 +42,18 @@ def test_a_prime_number_of_layers_has_a_way_out(prime):
     assert prime.plan.stage_layers == (7, 8, 8, 8, 8, 8, 7, 7) and "a step" in prime.message
     assert "chunks of 7 or 8 layers" in prime.plans.dp.value
     assert "possible beside the other settings: 2, 4, 8, 16" in prime.plans.knobs["pp"]._label.value
+
+
+def test_beside_a_refusal_stands_what_was_asked_for(prime):
+    assert "61 layers" in prime.models.facts.value and "96 layers" not in prime.models.facts.value
+
+
+def test_the_first_look_at_a_model_says_that_it_computes(prime, monkeypatch):
+    said = []
+    monkeypatch.setattr(whatif, "simulate", lambda *asked: said.append(prime.message) or simulate(*asked))
+    buttons(prime)["chunks of 7 or 8 layers"].click()
+    set_knob(prime, pp=8)
+    assert "computing" in said[0] and "a step" in said[1]
 
 
 def test_layers_split_unevenly_follow_the_depth(prime):
