@@ -84,7 +84,10 @@ def run_noisy(program: Program, joint: NDArray[np.bool_], noise: Noise | None, c
     each = (run.end - run.start).reshape(copies, n).sum(axis=1)
     most = int(np.argmax(each))
     part = slice(most * n, (most + 1) * n)
-    own = replace(program, duration=run.program.duration[part])
+    graph = run.program.graph
+    waiting = np.repeat(np.arange(len(graph)), np.diff(graph.first))
+    its = (waiting // n == most) & (graph.source // n == most)
+    own = replace(program, duration=run.program.duration[part], lag=run.program.lag[its])
     return Run(own, run.start[part], run.end[part])
 
 
@@ -115,24 +118,24 @@ def replicated(program: Program, joint: NDArray[np.bool_], copies: int) -> Progr
     to = np.concatenate([waiting[shared], before])
     source = np.concatenate([g.source[shared], g.previous[before]])
     lag = np.concatenate([program.lag[shared], np.zeros(len(before), dtype=np.int64)])
-    rows = []
+    rows, nowhere = [], np.full(len(to), -1)
     for a in range(copies):
-        rows.append(np.stack([waiting + a * n, g.source + a * n, program.lag]))
-        rows += [np.stack([to + a * n, source + b * n, lag]) for b in range(copies) if b != a]
-    to, source, lag = np.concatenate(rows, axis=1)
+        rows.append(np.stack([waiting + a * n, g.source + a * n, program.lag, g.boundary]))
+        rows += [np.stack([to + a * n, source + b * n, lag, nowhere]) for b in range(copies) if b != a]
+    to, source, lag, boundary = np.concatenate(rows, axis=1)
     order = np.argsort(to, kind="stable")
     links = int(program.links.max(initial=-1)) + 1
     graph = Graph(
         rank=_shifted(g.rank, copies, ranks), stage=np.tile(g.stage, copies), kind=np.tile(g.kind, copies),
         microbatch=np.tile(g.microbatch, copies), lane=_shifted(g.lane, copies, lanes),
         first=np.searchsorted(to[order], np.arange(copies * n + 1)), source=source[order],
-        boundary=np.full(len(order), -1), second=np.tile(g.second, copies),
+        boundary=boundary[order], second=np.tile(g.second, copies),
     )  # fmt: skip
     used = np.append(_shifted(program.first_link[:-1], copies, len(program.links)), copies * len(program.links))
     return Program(
         graph, program.duration, lag[order], np.tile(program.stream, copies),
         used if len(program.first_link) else program.first_link, _shifted(program.links, copies, links),
-        np.tile(program.cause, copies),
+        np.tile(program.cause, copies), np.tile(program.sent, copies),
     )  # fmt: skip
 
 

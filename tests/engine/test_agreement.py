@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from sim.engine.noise import Noise
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Offload, Plan, StagePlan
 from sim.specs.catalog import models
@@ -131,6 +132,8 @@ def test_messages_that_take_longer_than_passes_follow_each_other(name, nodes, sc
     path, events = (simulate(SMALL, cluster, plan, engine) for engine in ("path", "events"))
     assert path.step_time_s == pytest.approx(events.step_time_s, rel=0.04)
     assert sum(path.breakdown_s.values()) == pytest.approx(path.step_time_s)
+    still = simulate(SMALL, cluster, plan, noise=Noise(slow={(0, 0): 1.0}))
+    assert (still.step_time_s, still.critical_path) == (path.step_time_s, path.critical_path)
 
 
 @pytest.mark.parametrize(("pp", "zero"), [(2, 2), (4, 2), (2, 3), (8, 3)])
