@@ -22,7 +22,8 @@ HEAD = """\
 # Device file of trainsim: one accelerator and its usual server. All values are examples, those of {like}:
 # replace them by your device's, then name this file in a job:
 #   cluster: {{device: {file}, nodes: 2}}
-# Without cluster.profile the kernel times are those of `like` moved by the ratios of 16-bit peak, memory bandwidth and
+# Without cluster.profile the kernel times are those of `like`, where sms, boost_hz, peak_bf16_flop_per_s,
+# memory_bytes_per_s, l2_bytes and power_w are the same; else moved by the ratios of 16-bit peak, memory bandwidth and
 # SMs: an estimate with a wide interval. A number may also state its source: {{value: 700, source: datasheet}}.
 """
 

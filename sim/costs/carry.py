@@ -61,6 +61,15 @@ def carry(parameters: Mapping[str, float], by: Ratios) -> dict[str, float]:
     return {name: value * float(getattr(by, _ROLE.get(name, ""), 1.0)) for name, value in parameters.items()}
 
 
+CHIP = ("sms", "boost_hz", "peak_bf16_flop_per_s", "memory_bytes_per_s", "l2_bytes", "power_w")
+"""What kernels of a device go by; its links, price and amount of memory are not theirs."""
+
+
+def same_chip(base: Device, target: Device) -> bool:
+    """Return whether two devices have the same numbers of all that their kernels go by."""
+    return all(getattr(base, field).value == getattr(target, field).value for field in CHIP)
+
+
 def nearest(target: Device, devices: Iterable[Device]) -> Device:
     """Return the device nearest in the logs of 16-bit peak and memory bandwidth, links of the same kind first."""
 
@@ -101,6 +110,18 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
         contention=[],
         issue_of=(profile.issue_of or profile.name) if profile.issue_s else "",
         uncertainty_source=f"as on {profile.name} ({profile.uncertainty_source}); this move: {move.sigma_source}",
+    )
+
+
+def named(profile: "Profile", name: str, links: "Profile") -> "Profile":
+    """Return `profile` as that of the device `name` with the same chip; collectives are those of `links`."""
+    return replace(
+        profile,
+        name=name,
+        base=profile.name,
+        collectives=links.collectives,
+        collectives_source=f"as on {links.name}: {links.collectives_source}",
+        issue_of=(profile.issue_of or profile.name) if profile.issue_s else "",
     )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from sim.catalog import folder, names
 from sim.costs import kernels
-from sim.costs.carry import Move, carried, nearest, ratios
+from sim.costs.carry import Move, carried, named, nearest, ratios, same_chip
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention, each_shape_once
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, each_once, require, six_digits
@@ -364,11 +364,15 @@ def derived_profile(target: Device) -> Profile:
 
     Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
     nearest device with the same kind of links. What slows what down is told of a device that is stated to be alike
-    alone. An estimate, its error widened by `CARRY_SIGMA_LOG`.
+    alone. An estimate, its error widened by `CARRY_SIGMA_LOG`; but a device that is stated to be alike and has the same
+    chip has the kernels of `like` as they are.
     """
     known = [devices[name] for name in names("profiles") if name in devices]
     base = device(target.like) if target.like else nearest(target, known)
     links = base if base.intra_node == target.intra_node else nearest(target, known)
+    held, of_links = load_profile(base.name), load_profile(links.name)
+    if target.like and same_chip(base, target):
+        return named(held, target.name, of_links)
     by = ratios(base, target)
     how = (
         f"carried over from {base.name} ({'stated' if target.like else 'nearest in the catalog'}): compute rate x "
@@ -376,8 +380,8 @@ def derived_profile(target: Device) -> Profile:
     )
     why = "RMS log error of GEMMs of b200 predicted from a100-pcie-80gb by datasheet ratios"
     move = Move(by, CARRY_SIGMA_LOG, how, why)
-    made = carried(load_profile(base.name), target.name, move, load_profile(links.name))
-    return replace(made, contention=load_profile(base.name).contention) if target.like else made
+    made = carried(held, target.name, move, of_links)
+    return replace(made, contention=held.contention) if target.like else made
 
 
 @lru_cache
