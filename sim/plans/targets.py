@@ -358,9 +358,12 @@ def refusals(model: Model, placed: PlacedPlan, target: Target) -> Iterator[Input
     plan = placed.plan
     every = [Asked.of(model, placed), *(Asked.of(model, placed.at(s)) for s in range(len(plan.stages)))]
     for limit in LIMITS[target]:
-        at = next((k for k, each in enumerate(every) if np.any(limit.broken(each))), None)
-        if at is None:
+        broken = [k for k, each in enumerate(every) if np.any(limit.broken(each))]
+        if not broken:
             continue
+        # What the plan itself leaves out and a stage says is told of that stage.
+        stages = broken[1:] if broken[0] == 0 and getattr(plan, limit.knob, model) is None else []
+        at = (stages or broken)[0]
         own = plan.stages[at - 1] if at else plan
         field = f"plan.stages[{at - 1}].{limit.knob}" if at and hasattr(own, limit.knob) else f"plan.{limit.knob}"
         value = getattr(own, limit.knob) if hasattr(own, limit.knob) else getattr(plan, limit.knob, model.name)

@@ -149,6 +149,13 @@ def test_a_target_takes(target, settings):
     assert not list(refusals(MODEL, Plan(global_batch=16, **settings).on(MODEL, CLUSTER), target))
 
 
+def test_layers_that_a_stage_repeats_are_told_of_that_stage():
+    stages = tuple(StagePlan(layers=4, tp=2, dp=2, recompute="full", recompute_layers=n) for n in (None, 3))
+    placed = Plan(pp=2, stages=stages, global_batch=16).on(MODEL, CLUSTER)
+    told = [(e.path, e.value) for e in refusals(MODEL, placed, "deepspeed") if "recompute_layers" in e.path]
+    assert told == [("plan.stages[1].recompute_layers", 3)]
+
+
 FOUR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=4)
 HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq=256, ssm_state=64, ssm_heads=16)
 ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
