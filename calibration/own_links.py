@@ -141,7 +141,7 @@ def _based(base: str | None) -> tuple[Profile, str]:
     try:
         held = load_profile(base)
     except InputError as error:
-        raise InputError("--base", base, error.allowed) from None
+        raise InputError("--base", base, f"a device file, or {error.allowed}") from None
     if not (name := device_of(base, held)):
         raise InputError("--base", base, "a profile of a device of the catalog, or a device file")
     return held, name
@@ -172,8 +172,15 @@ def fitted(logs: Sequence[Log], base: Profile, links: Device) -> Links:
         collectives=all_six_digits(found.parameters),
         collectives_source=told[:1_900],
         own_links=[*dict.fromkeys([*base.own_links, *timed])],
+        collectives_links=base.collectives_links | _measured_on(mine, links),
     )
     return Links(profile, base, found.standard_errors, errors, links.name)
+
+
+def _measured_on(mine: Timings, links: Device) -> dict[Any, float]:
+    """Return the rates of those links that the timings tell of."""
+    told = {"intra_bytes_per_s": mine.n_out == 1, "inter_bytes_per_s_per_node": mine.n_out > 1}
+    return {name: getattr(links, name).value for name, where in told.items() if where.any()}
 
 
 def timings(logs: Sequence[Log], links: Device) -> Timings:

@@ -121,7 +121,8 @@ class Profile:
     `convolution_issue_s` (of a convolution, forward or one gradient; left out: as any other),
     `full_issue_s`, `selective_issue_s` and `tempo_issue_s` (what a layer's kernels take longer to issue with full and
     selective recompute and with Tempo's norms and GELU; left out: a third of `issue_s`, a forward pass, and nothing),
-    `issue_of` (the profile whose hosts' issue times these are; left out: its own),
+    `issue_of` (the profile whose hosts' issue times these are; left out: its own), `collectives_links` (bytes/s of
+    the links that logs of the user's cluster were measured on, of which `collectives` hold shares),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
     same adds to their time, relative to alone), `own_links` (whether collectives `inside` nodes and `between` them were
     timed on the very cluster), and what `KernelModel` says of intervals.
@@ -156,6 +157,9 @@ class Profile:
     selective_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     tempo_issue_s: Annotated[float, real(0.0, 1.0, "s")] | None = None
     issue_of: Word = ""
+    collectives_links: dict[Literal["intra_bytes_per_s", "inter_bytes_per_s_per_node"], Amount] = Field(
+        default_factory=dict
+    )
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
     own_links: Annotated[list[Where], AT_MOST_50] = Field(default_factory=list)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sim.catalog import newer_profile
 from sim.costs import offload, spread, stage, usage
 from sim.costs.inputs import profiles_of
 from sim.costs.layers.issue import MODULES, in_core
@@ -25,6 +24,7 @@ from sim.costs.run_level import (
     straggling,
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
+from sim.engine.assumed import of_experts, of_hardware, of_profile
 from sim.engine.causes import exposed, waits
 from sim.engine.certainty import step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
@@ -258,7 +258,9 @@ class Step:
             *self.model.assumptions,
             *self.cluster.assumptions,
             *self.plan.assumed_of(self.model),
-            *dict.fromkeys(line for profile in profiles for line in _of_profile(profile)),
+            *dict.fromkeys(line for profile in profiles for line in of_profile(profile)),
+            *of_hardware(self.cluster, self.plan),
+            *of_experts(self.model, self.plan),
             *((MODULES,) if self.waiting and in_core(self.model, self.plan) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
@@ -308,29 +310,6 @@ class Step:
         change = f"{100 * (software_slowdown(year) - 1):+.1f} % against {SOFTWARE_YEAR:g}"
         why = "an assumption: no run that was fitted says how much a year changes"
         return (f"software of {year:.2f}: framework overheads {change}, {why}",)
-
-
-def _of_profile(profile: Profile) -> tuple[str, ...]:
-    """Return where a profile's times and memory come from."""
-    of_data = "fitted to measurements of" if profile.measured else "fitted to public data of"
-    kind = "an estimate scaled from" if profile.estimate else of_data
-    return (
-        f"profile {profile.name}: {kind} {profile.base or profile.name}; {profile.uncertainty_source}",
-        *_of_newer_software(profile),
-        *((profile.disturbed_words,) if profile.disturbed_words else ()),
-        *((f"what hosts take to issue kernels: as measured for {profile.issue_of}",) if profile.issue_of else ()),
-        f"collectives: {profile.collectives_source}",
-        f"memory outside tensors: {profile.memory.source}",
-        f"reserved memory: allocated x {profile.memory.reserved_over_allocated:g}, the profile's constant (no replay)",
-    )
-
-
-def _of_newer_software(profile: Profile) -> tuple[str, ...]:
-    newer = newer_profile(profile.name) if profile.estimate else None
-    if newer is None:
-        return ()
-    of = f"the same chip's kernels as {load_profile(newer).base} has them with libraries of {newer[-4:]}"
-    return (f"software since mid-2024 is faster: cluster.profile = {newer} takes {of}",)
 
 
 def memory_sigma(profile: Profile) -> float:

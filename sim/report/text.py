@@ -33,8 +33,11 @@ from sim.units import HOUR_S, counted, digits3, grouped, lasting, many, percent,
 TEMPO = ", Tempo's layers"
 FIXES = 3
 """Changes that are named where a plan does not fit."""
-ORIGINS = ("profile ", "software since ", "collectives: logs of ", f"run level: {OF_THE_SITE}")
-"""How those of a step's assumptions begin that say whose kernels were timed, and what is known of one's own cluster."""
+ORIGINS = (
+    "profile ", "software since ", "precision ", "experts ", "collectives: logs of ", f"run level: {OF_THE_SITE}",
+)  # fmt: skip
+"""How those of a step's assumptions begin that say whose kernels were timed, what is known of one's own cluster, and
+what decides among precisions and ranks of experts."""
 
 
 def answer(step: Step) -> str:

@@ -198,6 +198,28 @@ def test_kernels_of_another_profile_are_not_written_over(tmp_path):
     assert (tmp_path / "out" / "profile.json").read_bytes() == before
 
 
+def test_rates_of_other_links_than_those_of_the_logs_are_told(tmp_path):
+    """Logs of a device whose file says 400 GB/s a node hold half as much on links that a job gives half of that."""
+    own, plan = parameters(inter_efficiency=0.6), Plan(tp=8, global_batch=64)
+    calibrate_links(wrote(tmp_path, made("all_reduce", (8, 8), own)), tmp_path / "mine", BASE)
+    mine, half = str(tmp_path / "mine"), {"inter_bytes_per_s_per_node": 200e9, "intra_bytes_per_s": 100e9}
+    same, other = (
+        simulate(models["llama3-8b"], Cluster.of(BASE, nodes=4, profile=mine, links=links), plan)
+        for links in (None, half)
+    )
+    begin = "collectives: logs of nccl-tests were read"
+    assert not [line for line in same.assumptions if line.startswith(begin)]
+    (line,) = (
+        line for line in other.assumptions if line.startswith(begin)
+    )  # the logs tell nothing of the links inside
+    assert "for 400 GB/s of cluster.links.inter_bytes_per_s_per_node, here it is 200 GB/s" in line
+    (tmp_path / "mine/profile.json").write_text(
+        (tmp_path / "mine/profile.json").read_text().replace('"inter_bytes_per_s_per_node"', '"host_bytes_per_s"')
+    )
+    with pytest.raises(InputError, match="collectives_links"):
+        load_profile(mine)
+
+
 def test_the_command_tells_errors_and_the_job(tmp_path, monkeypatch):
     paths = wrote(tmp_path, made("all_gather", (8,), parameters(**SLOWER)), made("all_reduce", (8, 8), parameters()))
     given = [str(p) for p in paths]
