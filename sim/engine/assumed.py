@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from sim.catalog import newer_profile
+from sim.catalog import names, newer_profile, profiled_device
+from sim.costs.carry import ratios
 from sim.costs.profile import Profile, load_profile
 from sim.specs import Cluster, Model, Plan
-from sim.specs.catalog import precision
+from sim.specs.catalog import device, precision
 from sim.units import si
 
 
@@ -33,8 +34,20 @@ def _of_newer_software(profile: Profile) -> tuple[str, ...]:
 
 
 def of_hardware(cluster: Cluster, plan: Plan) -> tuple[str, ...]:
-    """Return how fast products of less than 16 bits are taken to be, and which links logs were not measured on."""
-    return tuple(dict.fromkeys(line for m in cluster.members for line in (*_of_precision(m, plan), *_of_links(m))))
+    """Return whose kernels a profile has, how fast products of few bits are, and links of other rates than logs'."""
+    lines = ((*_of_chip(m), *_of_precision(m, plan), *_of_links(m)) for m in cluster.members)
+    return tuple(dict.fromkeys(line for each in lines for line in each))
+
+
+def _of_chip(cluster: Cluster) -> Iterator[str]:
+    """Yield that the profile is of a catalog device whose kernels are faster or slower than those of the cluster's."""
+    profiled, own = profiled_device(load_profile(cluster.profile).name), cluster.hardware
+    if own.on_host or profiled not in names("devices"):
+        return
+    by = ratios(device(profiled), own)
+    if (by.compute, by.bandwidth, by.sms) != (1, 1, 1):
+        times = f"{by.compute:.3g} times its 16-bit peak and {by.bandwidth:.3g} times its memory bandwidth"
+        yield f"profile of another device: {profiled}'s kernel times as they are, though {own.name} has {times}"
 
 
 def _of_precision(cluster: Cluster, plan: Plan) -> Iterator[str]:

@@ -27,6 +27,23 @@ def test_how_fast_products_of_few_bits_are_taken_to_be_is_told(device, precision
     assert all(expected in line and line.startswith(f"precision {precision}: ") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("device", "profile", "expected"),
+    [
+        ("a100-sxm-80gb", "h100-sxm-80gb-2026", "h100-sxm-80gb's kernel times as they are, though a100-sxm-80gb"),
+        ("h200-sxm-141gb", "h100-sxm-80gb", "1 times its 16-bit peak and 1.43 times its memory bandwidth"),
+        ("h100-sxm-80gb", "h100-sxm-80gb-2026", None),
+        *((name, None, None) for name in ("h200-sxm-141gb", "gb300", "cpu", "v100-sxm-16gb")),
+    ],
+)  # fmt: skip
+def test_a_profile_of_another_chip_is_told(device, profile, expected):
+    cluster = sim.Cluster.of(device, nodes=1, profile=profile)
+    step = sim.simulate(sim.models["gpt2"], cluster, sim.Plan(global_batch=64))
+    lines = [line for line in step.assumptions if line.startswith("profile of another device")]
+    assert len(lines) == (expected is not None)
+    assert all(expected in line for line in lines)
+
+
 def test_balanced_experts_are_an_assumption_until_something_is_said_of_them():
     assert told("experts are balanced", ep=8)
     assert not told("experts", ep=1)
