@@ -113,18 +113,6 @@ def carried(profile: "Profile", name: str, move: Move, links: "Profile") -> "Pro
     )
 
 
-def named(profile: "Profile", name: str, links: "Profile") -> "Profile":
-    """Return `profile` as that of the device `name` with the same chip; collectives are those of `links`."""
-    return replace(
-        profile,
-        name=name,
-        base=profile.name,
-        collectives=links.collectives,
-        collectives_source=f"as on {links.name}: {links.collectives_source}",
-        issue_of=(profile.issue_of or profile.name) if profile.issue_s else "",
-    )
-
-
 def carried_to_fp32(base: "Profile", name: str, by: Ratios, how: str, sigma_log: float) -> "Profile":
     """Return a profile of 16-bit kernels carried over to those of fp32, an estimate by stated ratios."""
     made = carried(base, name, Move(by, sigma_log, how, "assumed"), base)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from sim.catalog import folder, names
 from sim.costs import kernels
-from sim.costs.carry import Move, carried, named, nearest, ratios, same_chip
+from sim.costs.carry import Move, carried, nearest, ratios, same_chip
 from sim.costs.collectives import OPTIONAL, PARAMETERS
 from sim.costs.contention import Contention, each_shape_once
 from sim.costs.fitted import Z80, Amount, Errors, KernelModel, Name, SizeBin, Text, Word, each_once, require, six_digits
@@ -369,14 +369,15 @@ def derived_profile(target: Device) -> Profile:
     Rates move by the ratio of 16-bit peaks, bandwidths by that of memory bandwidths; collectives are those of the
     nearest device with the same kind of links. What slows what down is told of a device that is stated to be alike
     alone. An estimate, its error widened by `CARRY_SIGMA_LOG`; but a device that is stated to be alike and has the same
-    chip has the kernels of `like` as they are.
+    chip has the profile of `like`, under that name.
     """
     known = [devices[name] for name in names("profiles") if name in devices]
     base = device(target.like) if target.like else nearest(target, known)
     links = base if base.intra_node == target.intra_node else nearest(target, known)
     held, of_links = load_profile(base.name), load_profile(links.name)
     if target.like and same_chip(base, target):
-        return named(held, target.name, of_links)
+        source = f"as on {links.name}: {of_links.collectives_source}"
+        return held if links is base else replace(held, collectives=of_links.collectives, collectives_source=source)
     by = ratios(base, target)
     how = (
         f"carried over from {base.name} ({'stated' if target.like else 'nearest in the catalog'}): compute rate x "
