@@ -30,7 +30,7 @@ from sim.costs.fitted import all_six_digits
 from sim.costs.profile import Profile, Where, load_profile, profile_name, profile_text
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
-from sim.specs.device import Device
+from sim.specs.device import Device, Sourced
 from sim.specs.fields import InputError
 from sim.specs.files import print_json, write_atomically
 from sim.units import MIB, percent, si
@@ -114,7 +114,9 @@ def calibrate_links(logs: Sequence[Path], out: Path, base: str | None) -> Links:
     links = device(name)
     if links.on_host:
         raise InputError("--base", base, "a GPU's profile: nccl-tests run on GPUs")
-    found = fitted([log for path in logs for log in read_logs(path)], held, links)
+    # All shares of one profile are of the same rates, those of its earlier logs.
+    earlier: dict[Any, Any] = {k: Sourced(value=v, source="earlier logs") for k, v in held.collectives_links.items()}
+    found = fitted([log for path in logs for log in read_logs(path)], held, replace(links, **earlier))
     with alone(out):
         if (out / SESSION).exists():
             raise InputError("--out", str(out), f"a folder without {SESSION}, whose profile would be lost")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
         allowed = "runs on GPUs: those on a processor are predicted by its kernels (execute --learn corrects them)"
         raise InputError("--from", devices[0], allowed)
     found = fit_site(cases)
+    # The runs have tested this profile, whatever its cluster's device file calls the device.
+    found = replace(found, devices=tuple(sorted({*found.devices, profile.name})))
     before = log_errors(cases, _so_far(base, cases[0].row.source).parameters)
     left_out = np.concatenate([*by_halves(cases), np.zeros(0)])
     with alone(out):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -218,6 +218,21 @@ def test_rates_of_other_links_than_those_of_the_logs_are_told(tmp_path):
     )
     with pytest.raises(InputError, match="collectives_links"):
         load_profile(mine)
+
+
+def test_logs_on_top_of_others_are_read_for_the_same_links(tmp_path):
+    """The second log's network is that of the first, which a device file has told slower than the catalog's."""
+    slower = {"inter_bytes_per_s_per_node": {"value": 320e9, "source": "ours"}, "name": "own", "like": BASE}
+    held = {k: v for k, v in asdict(device(BASE)).items() if v is not None}
+    (tmp_path / "own.json").write_text(json.dumps(held | slower))
+    between = made("all_reduce", (8,) * 4, parameters(), noise=0.0)
+    first, second = (
+        calibrate_links(wrote(tmp_path, between), tmp_path / out, base).profile
+        for out, base in (("one", str(tmp_path / "own.json")), ("two", str(tmp_path / "one")))
+    )
+    assert first.collectives["inter_efficiency"] == pytest.approx(1.25 * parameters()["inter_efficiency"], rel=0.02)
+    assert second.collectives["inter_efficiency"] == pytest.approx(first.collectives["inter_efficiency"], rel=1e-3)
+    assert second.collectives_links == first.collectives_links == {"inter_bytes_per_s_per_node": 320e9}
 
 
 def test_the_command_tells_errors_and_the_job(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A few runs of one's own cluster fit the run level of a profile folder, and everything predicts with it."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from shutil import copytree
 
@@ -16,8 +17,10 @@ from sim.cli import app
 from sim.costs.learned import Learned, profile_hash
 from sim.costs.profile import load_profile
 from sim.costs.run_level import SITE, RunLevel, level_of, run_level
+from sim.engine.certainty import carried_sigma
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError
+from sim.specs.catalog import device
 from sim.specs.job import Job
 from sim.sweep.sections import contents
 from sim.tuner.tune import tune
@@ -71,6 +74,22 @@ def test_whatever_names_the_folder_predicts_with_it(ours):
     best = tune(job.model, Cluster.of(BASE, nodes=1, profile=ours), global_batch=64).best.step
     assert best.level == own.level
     assert load_profile(ours) == load_profile(BASE)
+
+
+def test_runs_on_a_device_file_test_the_profile_that_they_are_predicted_with(runs, tmp_path):
+    """The file gives the links of a device of the catalog: the interval holds nothing of carrying kernels over."""
+    told = {"name": "own", "like": "a100-sxm-80gb", "inter_bytes_per_s_per_node": {"value": 1e11, "source": "ours"}}
+    held = {k: v for k, v in asdict(device("a100-sxm-80gb")).items() if v is not None}
+    (tmp_path / "own.json").write_text(json.dumps(held | told))
+    job = yaml.safe_load((runs / "0.yaml").read_text())
+    job["cluster"]["device"] = "own.json"
+    (tmp_path / "0.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "own.csv").write_text("job,step_time_s\n0.yaml,5\n")
+    found = calibrate_site([tmp_path / "own.csv"], tmp_path / "ours", "a100-sxm-80gb")
+    cluster = Cluster.of(str(tmp_path / "own.json"), nodes=1, profile=str(tmp_path / "ours"))
+    step = simulate(Job.load(tmp_path / "0.yaml").model, cluster, Job.load(tmp_path / "0.yaml").plan)
+    assert carried_sigma(step.profile, found.site) == 0
+    assert step.sigma_log == pytest.approx(found.site.sigma_log, rel=0.01)
 
 
 def test_a_site_counts_among_the_files_of_a_sweep(ours):
