@@ -27,7 +27,7 @@ from calibration.store import SESSION
 from sim.costs.algebra import Compiled, compile_expressions, symbol
 from sim.costs.collectives import OPTIONAL, RING_RANKS, Group
 from sim.costs.fitted import all_six_digits
-from sim.costs.profile import Profile, Where, load_profile, profile_name, profile_text
+from sim.costs.profile import Profile, load_profile, profile_name, profile_text
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.specs.catalog import device
 from sim.specs.device import Device, Sourced
@@ -168,12 +168,10 @@ def fitted(logs: Sequence[Log], base: Profile, links: Device) -> Links:
     errors = _errors(all_timings, predict(all_timings, links, base.collectives), left_out, fold)
     told = f"{_told(errors)}; what these do not tell as before: {base.collectives_source}"
     # The kernels are the base's, and so are its name and whatever goes by that.
-    timed: list[Where] = ["between" if n > 1 else "inside" for n in np.unique(mine.n_out)]
     profile = replace(
         base,
         collectives=all_six_digits(found.parameters),
         collectives_source=told[:1_900],
-        own_links=[*dict.fromkeys([*base.own_links, *timed])],
         collectives_links=base.collectives_links | _measured_on(mine, links),
     )
     return Links(profile, base, found.standard_errors, errors, links.name)

@@ -25,9 +25,6 @@ from sim.specs.files import is_folder, load_mapping, state
 from sim.specs.plan import ProductKernel
 from sim.units import si
 
-Where = Literal["inside", "between"]
-"""Links inside nodes, and between them."""
-
 AT_MOST_50 = Field(max_length=50, description="at most 50 entries")
 
 __all__ = [
@@ -124,8 +121,7 @@ class Profile:
     `issue_of` (the profile whose hosts' issue times these are; left out: its own), `collectives_links` (bytes/s of
     the links that logs of the user's cluster were measured on, of which `collectives` hold shares),
     `beside` (of a host processor's `memory`-bound kernels and matrix `product`s, what every other core that runs the
-    same adds to their time, relative to alone), `own_links` (whether collectives `inside` nodes and `between` them were
-    timed on the very cluster), and what `KernelModel` says of intervals.
+    same adds to their time, relative to alone), and what `KernelModel` says of intervals.
     `learned` is no part of the file: corrections from executed plans, which lie beside it.
     """
 
@@ -162,7 +158,6 @@ class Profile:
     )
     contention: Annotated[list[Contention], AT_MOST_50] = Field(default_factory=list)
     beside: dict[Literal["memory", "product"], Annotated[float, real(0.0, 100.0)]] = Field(default_factory=dict)
-    own_links: Annotated[list[Where], AT_MOST_50] = Field(default_factory=list)
     learned: Learned | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:

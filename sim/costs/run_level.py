@@ -195,13 +195,14 @@ def on_own_links(level: RunLevelSet, profiles: Iterable[str]) -> RunLevelSet:
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
 
     shipped_ones = names("profiles")
-    own = [set() if name in shipped_ones else {*load_profile(name).own_links} for name in profiles]
+    own = [set() if name in shipped_ones else {*load_profile(name).collectives_links} for name in profiles]
     timed = set.intersection(*own) if own else set()
     if not timed:
         return level
-    made = replace(level.parameters, inter_slowdown=1.0) if "between" in timed else level.parameters
+    between = "inter_bytes_per_s_per_node" in timed
+    made = replace(level.parameters, inter_slowdown=1.0) if between else level.parameters
     told = f"collectives x {made.collective_slowdown:.3g} of logs of nccl-tests, as in those runs"
-    if "between" in timed:
+    if between:
         told += f"; inter_slowdown 1, not {level.parameters.inter_slowdown:.3g}: the network was timed itself"
     return replace(level, parameters=made, source=f"{level.source}; {told}")
 
