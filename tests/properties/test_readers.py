@@ -69,8 +69,14 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "calibration/execute/cli.py: lay_over",
         "calibration/loading/decoding.py: prepared_image",
         "calibration/loading/sources.py: Files.read",
+        "calibration/own_site.py: _bytes",
         "calibration/storage.py: _read",
         "sim/sweep/sections.py: contents",
+    ),
+    "no file is opened: a figure tells the browser of itself": (
+        "sim/widgets/figure.py: Figure.__init__",
+        "sim/widgets/figure.py: Figure._renew",
+        "sim/widgets/figure.py: Figure.open",
     ),
     "tensors of a checkpoint, whose sum of bytes was compared before (tests/calibration/checkpointing)": (
         "calibration/checkpointing/async_save.py: AsyncSave.load",

@@ -32,7 +32,8 @@ def each(space, most=25):
 @pytest.mark.parametrize("device", ["a100-sxm-80gb", "l4"])
 @pytest.mark.parametrize("schedule", ORDERS[ORDERS.index("looped-bfs") :])
 def test_no_order_beats_its_bound(schedule, device):
-    """Nor needs less memory than the score; PipeDream and 2BW have a closed form: their slowest rank, or a cycle."""
+    """Nor needs less memory than the score; PipeDream and 2BW have a closed form: their slowest rank, or a cycle. That
+    of 2BW leaves out that backwards with ZeRO's reductions wait for those of the step before."""
     cluster = Cluster.of(device, nodes=1, gpus_per_node=8)
     space = build_space(SMALL, cluster, 64, SHAPES | {"schedule": [schedule], "zero": [0, 1, 3]})
     least, scores = bounds(space), score_members(space)
@@ -41,7 +42,8 @@ def test_no_order_beats_its_bound(schedule, device):
         assert least[at] <= step.step_time_s * (1 + 1e-7)
         assert scores.peak_memory_bytes[at] <= step.peak_memory_bytes * (1 + 1e-9)
         if schedule in ASYNCHRONOUS:
-            assert scores.step_time_s[at] == pytest.approx(step.step_time_s, rel=1e-3)
+            queued = schedule == "2bw" and step.plan.zero > 1
+            assert scores.step_time_s[at] == pytest.approx(step.step_time_s, rel=5e-3 if queued else 1e-3)
             assert scores.peak_memory_bytes[at] == pytest.approx(step.peak_memory_bytes, rel=1e-9)
 
 
