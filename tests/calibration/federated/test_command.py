@@ -1,6 +1,5 @@
 """`trainsim decentralized measure`: options in, a table or one JSON object out."""
 
-import errno
 import json
 
 import pytest
@@ -12,6 +11,7 @@ from calibration.federated import cli, compare
 from calibration.federated.cli import measure_command
 from sim.decentralized import KNOBS, Decentralized
 from sim.specs.fields import InputError
+from tests.calibration.full_disk import on_a_full_disk
 
 QUICK = ("--partitions", "3", "--steps", "20", "--travel-every", "10")
 
@@ -35,13 +35,7 @@ def test_prints_and_writes_one_object(tmp_path):
 
 
 def test_a_full_disk_loses_no_measurement(monkeypatch, tmp_path):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(cli, "write_json", full)
-    app = typer.Typer()
-    app.command()(measure_command)
-    ended = CliRunner().invoke(app, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
+    ended = on_a_full_disk(monkeypatch, cli, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
     assert isinstance(ended.exception, OSError) and json.loads(ended.stdout)["traffic_bytes"] > 0
 
 

@@ -1,6 +1,5 @@
 """`trainsim loading measure`: options in, a table or one JSON object out."""
 
-import errno
 import json
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 from calibration.loading import calibrate, cli, measure
 from calibration.loading.cli import measure_command, trained
 from sim.specs.fields import InputError
+from tests.calibration.full_disk import on_a_full_disk
 
 QUICK = ("--files", "16", "--seconds", "0.1", "--storage-latency-s", "0.001")
 
@@ -41,13 +41,7 @@ def test_prints_and_writes_one_object(tmp_path):
 
 @pytest.mark.slow
 def test_a_full_disk_loses_no_measurement(monkeypatch, tmp_path):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(cli, "write_json", full)
-    app = typer.Typer()
-    app.command()(measure_command)
-    ended = CliRunner().invoke(app, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
+    ended = on_a_full_disk(monkeypatch, cli, [*QUICK, "--json", "--out", str(tmp_path / "found.json")])
     assert isinstance(ended.exception, OSError) and "measured" in json.loads(ended.stdout)
 
 
