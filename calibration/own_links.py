@@ -323,15 +323,16 @@ def _told(errors: Sequence[Collective]) -> str:
 
 def too_fast(found: Links) -> list[str]:
     """Return which fitted rates no link of the device has, as text: the logs are of another one, or its file is."""
-    links, told = device(found.device), []
-    for name, where, rate in (
-        ("intra_efficiency_reduce", "inside a node all-reduces", links.intra_bytes_per_s.value),
-        ("intra_efficiency_gather", "inside a node gathers", links.intra_bytes_per_s.value),
-        ("inter_efficiency", "between nodes collectives", links.inter_bytes_per_s_per_node.value),
+    told: list[str] = []
+    rates = dict(found.profile.collectives_links)
+    for name, where, link in (
+        ("intra_efficiency_reduce", "inside a node all-reduces", "intra_bytes_per_s"),
+        ("intra_efficiency_gather", "inside a node gathers", "intra_bytes_per_s"),
+        ("inter_efficiency", "between nodes collectives", "inter_bytes_per_s_per_node"),
     ):
         share = found.profile.collectives[name]
         if name in found.standard_errors and share > BEYOND:
-            of = f"{where} reach {percent(share)} of the {si(rate, 'B/s')} that {found.device} has"
+            of = f"{where} reach {percent(share)} of the {si(rates[link], 'B/s')} that the links are said to have"
             told.append(f"{of}: are these logs of another device (--base)?")
     return told
 

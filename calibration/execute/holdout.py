@@ -274,9 +274,9 @@ def table(rows: list[Row]) -> Table:
             seconds(row.predicted.step_time_s),
             f"{seconds(low)} - {seconds(high)}",
             seconds(row.measured.step_time_s),
-            f"{change(row.error)}",
+            change(row.error),
             "yes" if row.inside else "no",
-            "-" if memory is None else f"{change(memory, 2)}",
+            "-" if memory is None else change(memory, 2),
             percent(row.load),
         )
     return made

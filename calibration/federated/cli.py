@@ -167,6 +167,6 @@ def table(told: dict[str, Any]) -> Table:
     made = Table("step", "theta", "home", "away", "accuracy loss", "accuracy", box=box.SIMPLE, caption=caption)
     for travel in told["travels"]:
         home, away = (sum(travel[name]) / len(travel[name]) for name in ("home", "away"))
-        shares = (f"{tenths(share)}" for share in (home, away, travel["accuracy_loss"], travel["accuracy"]))
+        shares = (tenths(share) for share in (home, away, travel["accuracy_loss"], travel["accuracy"]))
         made.add_row(str(travel["step"]), f"{travel['theta']:g}", *shares)
     return made

@@ -106,9 +106,9 @@ def table(results: Results) -> Table:
         found, said = row.measured, row.predicted
         name = row.framework + (f" x{row.processes}" if row.processes > 1 else "")
         rates = (digits3(found.samples_per_s), digits3(said.samples_per_s) if said else "-")
-        error = f"{change(row.off['samples_per_s'], 0)}" if "samples_per_s" in row.off else "-"
+        error = change(row.off["samples_per_s"], 0) if "samples_per_s" in row.off else "-"
         shares = (found.compute_utilisation, found.tensor_utilisation, found.cpu_utilisation)
-        used = ("-" if share is None else f"{percent(share)}" for share in shares)
+        used = ("-" if share is None else percent(share) for share in shares)
         part = largest(found.memory_bytes)
         part = f"{part} {percent(found.memory_bytes[part] / (found.peak_bytes or 1))}" if part else "-"  # type: ignore[index]
         made.add_row(row.workload, name, *rates, error, *used, _peak(found), _peak(said if part != "-" else None), part)

@@ -65,7 +65,7 @@ def _of_speed(tiny: Results, full: Results) -> Iterator[Observation]:
     used = {row.workload: row.metrics.tensor_utilisation or 0.0 for row in full.measured().values()}
     yield Observation(
         7, "Recurrent networks use little of the arithmetic units",
-        "of the peak " + _listed({name: f"{percent(used[name])}" for name in (*RECURRENT, *CONVOLUTIONAL)}),
+        "of the peak " + _listed({name: percent(used[name]) for name in (*RECURRENT, *CONVOLUTIONAL)}),
         f"measured, whole networks, {full.samples} samples, one core",
         max(used[name] for name in RECURRENT) < min(used[name] for name in CONVOLUTIONAL),
     )  # fmt: skip
@@ -92,7 +92,7 @@ def _of_the_device(expected: Expectations) -> Iterator[Observation]:
     compute = {name: expected.own(name).metrics.compute_utilisation or 0.0 for name in (LSTM, *CONVOLUTIONAL)}
     yield Observation(
         5, "The GPU is seldom busy with LSTMs",
-        "at their own batch busy " + _listed({name: f"{percent(share)}" for name, share in compute.items()}), on,
+        "at their own batch busy " + _listed({name: percent(share) for name, share in compute.items()}), on,
         compute[LSTM] < min(compute[name] for name in CONVOLUTIONAL),
     )  # fmt: skip
     rate = {name: [row.metrics.flop_per_s for row in found] for name, found in rows.items()}
@@ -120,7 +120,7 @@ def _of_memory(tiny: Results, expected: Expectations) -> Iterator[Observation]:
     half = {name: _rates(rows[name])[-2] / _rates(rows[name])[-1] for name in CONVOLUTIONAL}
     yield Observation(
         12, "To fill the memory with the largest batch may not pay",
-        "half of the largest batch has " + _listed({name: f"{percent(value)}" for name, value in half.items()})
+        "half of the largest batch has " + _listed({name: percent(value) for name, value in half.items()})
         + " of its throughput", on, all(v > 1 / SATURATED for v in half.values()),
     )  # fmt: skip
 
