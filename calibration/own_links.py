@@ -324,7 +324,7 @@ def _told(errors: Sequence[Collective]) -> str:
 def too_fast(found: Links) -> list[str]:
     """Return which fitted rates no link of the device has, as text: the logs are of another one, or its file is."""
     told: list[str] = []
-    rates = dict(found.profile.collectives_links)
+    rates: Mapping[Any, float] = found.profile.collectives_links
     for name, where, link in (
         ("intra_efficiency_reduce", "inside a node all-reduces", "intra_bytes_per_s"),
         ("intra_efficiency_gather", "inside a node gathers", "intra_bytes_per_s"),
