@@ -1,6 +1,6 @@
 """Profiles of catalog devices from public data, and the folders they are written to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import log
 from pathlib import Path
@@ -63,7 +63,7 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
         raise InputError("--only", only, "one of " + ", ".join(NAMES))
     base = fit_base(public)
     kin = {r.name: {r.base, r.links or r.base} for r in RELATIVES}
-    needed = set(NAMES) if only is None else {only} | kin.get(only, set())
+    needed = set(NAMES) if only is None else _with_kin(only, kin)
     made: dict[str, Profile] = {}
     lacking: dict[str, InputError] = {}
     for target in (t for t in PROFILED if t.name in needed):
@@ -76,7 +76,7 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
         with _noted(lacking, each.name):
             if less := [lacking[name] for name in kin[each.name] if name in lacking]:
                 raise less[0]
-            made[each.name] = known[each.name] = relative(each, public, known)
+            made[each.name] = known[each.name] = relative(each, public, known, _crossing(base, anchored=True))
     found = [_hosted(profile) for profile in made.values() if only in (None, profile.name)]
     if lacking and (only is not None or not found):
         raise next(iter(lacking.values()))
@@ -85,6 +85,11 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
     bare = [p.name for p in profiles if not p.contention and any(p.name in names for names in SPEAKS_FOR.values())]
     public.set_aside.update({f"contention of {name}": "no file tells what runs side by side on it" for name in bare})
     return profiles
+
+
+def _with_kin(name: str, kin: Mapping[str, set[str]]) -> set[str]:
+    """Return a profile's name, those of what it is made from, and so on."""
+    return {name}.union(*(_with_kin(each, kin) for each in kin.get(name, ())))
 
 
 @contextmanager
@@ -146,11 +151,16 @@ def _scaling_sigma(target: Profiled, by: Ratios, base: Base) -> tuple[float, str
         return log(by.compute), f"same chip as {BASE}: all of the correction from its measured peak to this one's"
     if target.scaling_sigma_log is not None:
         return target.scaling_sigma_log, target.scaling_source
-    check = base.anchored if by.anchored else base.unanchored
-    how = "with" if by.anchored else "without"
-    text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} {how} measured peaks"
-    text += f", their ratio to the power {base.exponent:.3g} that was found on the same samples" if by.anchored else ""
-    return check.sigma_log, text
+    return _crossing(base, by.anchored)
+
+
+def _crossing(base: Base, anchored: bool) -> tuple[float, str]:
+    """Return the RMS log error of a step from one architecture to another, and its source."""
+    text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} "
+    if not anchored:
+        return base.unanchored.sigma_log, text + "without measured peaks"
+    text += f"with measured peaks, their ratio to the power {base.exponent:.3g} that was found on the same samples"
+    return base.anchored.sigma_log, text
 
 
 def _method(target: Profiled, by: Ratios) -> str:

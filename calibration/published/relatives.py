@@ -1,8 +1,8 @@
-"""Devices that are carried over from a finished profile of the same architecture.
+"""Devices that are carried over from a finished profile, most of them of the same architecture.
 
-The base's own step (from A100) crosses architectures; this one does not, and its error is measured separately:
-where two devices of one architecture have measured matmul peaks, the ratio of those against the ratio of datasheet
-peaks says how wrong a datasheet ratio is.
+The base's own step (from A100) crosses architectures; that of most devices here does not, and its error is measured
+separately: where two devices of one architecture have measured matmul peaks, the ratio of those against the ratio of
+datasheet peaks says how wrong a datasheet ratio is. A step that crosses them has the error of the base's own.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,8 @@ class Relative:
     `of` is the catalog device where the profile is a second one of it, with newer software, named DEVICE-YEAR. `peak`
     names a catalog device whose measured matmul peak speaks for this one; `links` one whose collectives do (default:
     the base's); `same_chip` means that clocks, SMs and memory are the base's, so nothing is to be scaled;
-    `power_limited` that it is the base's chip under a lower power limit.
+    `power_limited` that it is the base's chip under a lower power limit; `crosses` that it is of another architecture,
+    where attention has kernels of its own: they are those of `links`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Relative:
     same_chip: bool = False
     power_limited: bool = False
     of: str | None = None
+    crosses: bool = False
 
     @property
     def device(self) -> str:
@@ -61,33 +63,50 @@ RELATIVES = (
     Relative("h100-sxm-80gb-2026", "h200-sxm-141gb", links="h100-sxm-80gb", of="h100-sxm-80gb"),
     Relative("h100-pcie-80gb-2026", "h200-sxm-141gb", links="a100-pcie-80gb", of="h100-pcie-80gb"),
     Relative("h100-nvl-2026", "h200-sxm-141gb", links="a100-pcie-80gb", of="h100-nvl"),
+    Relative("b200-2026", "h200-sxm-141gb", peak="b200", links="b200", of="b200", crosses=True),
+    Relative("b300-2026", "h200-sxm-141gb", peak="b300", links="b300", of="b300", crosses=True),
+    Relative("gb200-2026", "h200-sxm-141gb", peak="gb200", links="gb200", of="gb200", crosses=True),
+    Relative("gb300-2026", "h200-sxm-141gb", peak="gb200", links="gb300", of="gb300", crosses=True),
     Relative("v100-sxm-16gb", "v100-sxm-32gb", same_chip=True),
 )
 """To add a device whose architecture the catalog has: its catalog entry, and a line here."""
 
 
-def relative(target: Relative, public: Public, profiles: Mapping[str, Profile]) -> Profile:
-    """Return the profile of `target` from the finished ones of its base and its links."""
+def relative(
+    target: Relative, public: Public, profiles: Mapping[str, Profile], crossing: tuple[float, str]
+) -> Profile:
+    """Return the profile of `target` from the finished ones of its base and its links.
+
+    crossing: standard deviation of log time of a step between architectures by measured peaks, and its source.
+    """
     base, links = profiles[target.base], profiles[target.links or target.base]
-    made = carried(base, target.name, _move(target, public), links)
+    made = carried(base, target.name, _move(target, public, crossing), links)
+    if target.crosses:
+        made = _with_attention(made, links)
     return made if base.measured else replace(made, method=f"public data: {made.method}")
 
 
-def _move(target: Relative, public: Public) -> Move:
+def _with_attention(made: Profile, of: Profile) -> Profile:
+    """Return a profile with the attention of another, whose kernels were written for the architecture."""
+    models = [*(m for m in made.models if m.op != "attention"), *(m for m in of.models if m.op == "attention")]
+    return replace(made, method=f"{made.method}; attention as on {of.name}", models=models)
+
+
+def _move(target: Relative, public: Public, crossing: tuple[float, str]) -> Move:
     base, wanted = device(target.base), device(target.device)
     by = ratios(base, wanted)
     if target.same_chip:
         return Move(by, 0.0, f"same chip, clocks and bandwidth as {base.name}", "no error, the same chip")
-    sigma, text = peak_sigma(public)
-    how = f"carried over from {base.name} within its architecture"
+    sigma, text = crossing if target.crosses else peak_sigma(public)
+    how = f"carried over from {base.name} {'to another' if target.crosses else 'within its'} architecture"
     if target.power_limited:
         return _under_limit(Move(by, sigma, how, text), base, wanted)
     if target.peak is None:
         return Move(by, sigma, f"{how}, by datasheet peaks", text)
     anchored = ratios(base, wanted, *(measured_peak(public, name) for name in (target.base, target.peak)))
     whose = f"measured matmul peaks of {base.name} and {target.peak}"
-    if target.peak != target.name:
-        whose += f" (assumed to hold for {target.name}, whose 16-bit datasheet peak is the same)"
+    if target.peak != target.device:
+        whose += f" (assumed to hold for {target.device}, whose 16-bit datasheet peak is the same)"
     return Move(anchored, sigma, f"{how}, by {whose}", text)
 
 

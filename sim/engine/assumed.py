@@ -26,11 +26,11 @@ def of_profile(profile: Profile) -> tuple[str, ...]:
 
 
 def _of_newer_software(profile: Profile) -> tuple[str, ...]:
-    newer = newer_profile(profile.name) if profile.estimate else None
+    newer = newer_profile(profile.name)
     if newer is None:
         return ()
-    of = f"the same chip's kernels as {load_profile(newer).base} has them with libraries of {newer[-4:]}"
-    return (f"software since mid-2024 is faster: cluster.profile = {newer} takes {of}",)
+    of = f"the kernels of {load_profile(newer).base} with libraries of {newer[-4:]}"
+    return (f"software since mid-2024 is faster: cluster.profile = {newer} takes {of}, carried over",)
 
 
 def of_hardware(cluster: Cluster, plan: Plan) -> tuple[str, ...]:

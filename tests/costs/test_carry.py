@@ -29,7 +29,7 @@ def test_every_accelerator_has_a_profile(name):
     assert (
         set(names("profiles")) - set(names("devices"))
         == {*newer} - {None}
-        == {f"{name}-2026" for name in ("h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl")}
+        == {f"{n}-2026" for n in ("h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl", "b200", "b300", "gb200", "gb300")}
     )
 
 

@@ -225,11 +225,12 @@ def test_a_calendar_version_dates_the_software(tmp_path, source, year) -> None:
 
 
 def test_newer_software_takes_the_profile_of_newer_libraries(tmp_path) -> None:
-    """Of the same chip; a profile that was asked for stays, and a device without a newer one has its own."""
-    for source, profile in (("a stack 24.06", "h100-sxm-80gb"), ("a stack 24.07", "h100-sxm-80gb-2026")):
-        found = case(tmp_path, source=source, device="h100-sxm-80gb")
-        assert found.cluster.profile == profile
-        assert ("cluster.profile" in " ".join(found.assumptions)) == (profile != "h100-sxm-80gb")
+    """A profile that was asked for stays, and a device without a newer one has its own."""
+    for name in ("h100-sxm-80gb", "gb200"):
+        for source, profile in (("a stack 24.06", name), ("a stack 24.07", f"{name}-2026")):
+            found = case(tmp_path, source=source, device=name)
+            assert found.cluster.profile == profile
+            assert ("cluster.profile" in " ".join(found.assumptions)) == (profile != name)
     assert case(tmp_path, source="a stack 26.08", device="a100-sxm-80gb").cluster.profile == "a100-sxm-80gb"
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from math import log
+from math import hypot, log
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +199,9 @@ def peaks(**tera: float) -> Public:
     return Public(peaks={PEAK_NAMES[n]: tera.get(n.replace("-", "_"), v / 1e12) * 1e12 for n, v in usual.items()})
 
 
+CROSSING = (0.2, "a step to another architecture")
+
+
 def test_every_accelerator_of_the_catalog_is_a_target() -> None:
     newer = [r.name for r in RELATIVES if r.of]
     assert sorted({*NAMES} - {*newer}) == [n for n in names("devices") if not device(n).on_host]
@@ -216,9 +219,20 @@ def test_relatives_move_by_measured_peaks() -> None:
     public = peaks(b200=1000.0, b300=1100.0, gb200=1200.0)
     base = load_profile("b200").values["gemm_forward_rate"]
     for name, factor in (("b300", 1.1), ("gb200", 1.2), ("gb300", 1.2)):
-        made = relative(by_name[name], public, shipped())
+        made = relative(by_name[name], public, shipped(), CROSSING)
         assert made.values["gemm_forward_rate"] == pytest.approx(factor * base, rel=1e-5)
         assert (made.base, made.estimate) == ("b200", True)
+
+
+def test_a_step_to_another_architecture_keeps_the_attention_written_for_it() -> None:
+    public = peaks(gb200=1200.0, h200_sxm_141gb=500.0)
+    target = next(r for r in RELATIVES if r.name == "gb200-2026")
+    made = relative(target, public, shipped(), CROSSING)
+    base, own = load_profile("h200-sxm-141gb"), load_profile("gb200")
+    assert made.values["gemm_forward_rate"] == pytest.approx(2.4 * base.values["gemm_forward_rate"], rel=1e-5)
+    assert [m for m in made.models if m.op == "attention"] == [m for m in own.models if m.op == "attention"]
+    assert made.collectives == own.collectives
+    assert made.scaling_sigma_log == pytest.approx(hypot(base.scaling_sigma_log, CROSSING[0]), rel=1e-5)
 
 
 def test_a_relative_of_a_measured_device_is_carried_over_from_what_was_measured() -> None:
@@ -256,7 +270,7 @@ def test_the_error_of_datasheet_ratios_is_that_of_the_pairs() -> None:
 
 def test_a_power_limit_lowers_the_clock_by_the_root() -> None:
     target = next(r for r in RELATIVES if r.power_limited)
-    made, base = relative(target, peaks(), shipped()), load_profile(target.base)
+    made, base = relative(target, peaks(), shipped(), CROSSING), load_profile(target.base)
     left = (500 - 70) / (700 - 70)
     assert made.values["gemm_forward_rate"] / base.values["gemm_forward_rate"] == pytest.approx(left**0.5, rel=1e-5)
     assert made.values["gemm_forward_bandwidth"] / base.values["gemm_forward_bandwidth"] == pytest.approx(2.4 / 3.35)
