@@ -72,9 +72,7 @@ RELATIVES = (
 """To add a device whose architecture the catalog has: its catalog entry, and a line here."""
 
 
-def relative(
-    target: Relative, public: Public, profiles: Mapping[str, Profile], crossing: tuple[float, str]
-) -> Profile:
+def relative(target: Relative, public: Public, profiles: Mapping[str, Profile], crossing: tuple[float, str]) -> Profile:
     """Return the profile of `target` from the finished ones of its base and its links.
 
     crossing: standard deviation of log time of a step between architectures by measured peaks, and its source.

@@ -13,6 +13,7 @@ from sim.costs.layers.ops import total
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, symbol_values
+from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.blocks import LETTERS
 from sim.specs.catalog import models
@@ -136,6 +137,20 @@ def test_context_parallel_ranks_exchange_heads_of_state_spaces():
     for phase in ("forward", "backward_input"):
         assert found["block0", "cp", phase, "bytes"] == sent
         assert found["block0", "cp", phase, "seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("seq", "tokens_per_s"), [(4096, 12.06e6), (8192, 12.62e6), (16_384, 12.92e6), (65_536, 11.07e6)]
+)
+def test_a_scan_takes_the_measured_time(seq, tokens_per_s):
+    """Forward of state-spaces/mamba's kernels on an H100, 128 heads of 64 columns, one group, states of 128 (vllm pull
+    request 27299, comment of 2025-10-25, column "Original")."""
+    size = {"ssm_heads": 128, "ssm_head_dim": 64, "ssm_groups": 1, "ssm_state": 128, "ssm_chunk": 256}
+    model = Model(layers=1, pattern="M", hidden=4096, heads=32, vocab=1024, seq=seq, **size)
+    operations = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8)).operations
+    took = {op.name: op.seconds for op in operations if op.name.startswith("scan")}
+    assert took["scan forward"] == pytest.approx(seq / tokens_per_s, rel=0.13)
+    assert 2 < took["scan backward"] / took["scan forward"] < 4
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))

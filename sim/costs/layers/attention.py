@@ -28,6 +28,7 @@ from sim.costs.layers.ops import (
     sequence_parallel,
     tp,
     tp_group,
+    traffic_seconds,
     v_width,
 )
 from sim.costs.layers.ring import exchanges, in_chunks
@@ -195,30 +196,41 @@ def _cross(kind: BlockKind, size: Sizes) -> Iterator[Op]:
 
 
 def mamba(size: Sizes) -> Iterator[Op]:
-    """Yield a Mamba-2 mixer: projections, short convolution and the chunked dual form (arXiv 2405.21060, section 6).
-
-    The scan runs on tensor cores like attention and is timed at attention's rate over chunks.
-    """
+    """Yield a Mamba-2 mixer: projections, short convolution and the chunked dual form (arXiv 2405.21060, section 6)."""
     inner, states = symbol("ssm_width"), symbol("ssm_states")
     tokens, projected = size.tokens, (2 * inner + states + symbol("ssm_heads")) / tp
     yield from gemm("in projection", tokens, projected, hidden)
     yield from _whole_sequences(element_bytes * tokens * projected, element_bytes * tokens * inner / tp)
     yield moved("convolution", "forward", 2 * element_bytes * tokens * (inner + states) / tp)
     yield moved("convolution dgrad", "backward_input", 4 * element_bytes * tokens * (inner + states) / tp)
-    flop = tokens * size.of("core_flop") / tp
-    for direction, factor in (("forward", 1), ("backward", 2)):
-        rows = symbol("ssm_heads") / tp * tokens
-        yield fused(
-            "scan",
-            direction,
-            2 * element_bytes * factor * tokens * inner / tp,
-            flop=factor * flop,
-            seq=size.seq,
-            rows=rows,
-        )
+    yield from _scan(tokens, size.of("core_flop"))
     yield moved("gated norm", "forward", 3 * element_bytes * tokens * inner / tp)
     yield moved("gated norm dgrad", "backward_input", 5 * element_bytes * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)
+
+
+SCANS = (("forward", "forward", 1, 0, 3, (8, 2)), ("backward", "backward_input", 2, 1, 11, (24, 5)))
+"""Of a scan's direction and phase: its FLOP over the forward's and the products made again, as in `_scan`; and how
+often its kernels move the inputs' elements, and those of the chunks' states (bytes in fp32, times in 16 bits).
+Counted in the kernels of state-spaces/mamba 2.2 (`ops/triton/ssd_combined.py`): forward five, backward ten."""
+
+
+def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
+    """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has, and the traffic of
+    its kernels, which leave the states of all chunks in memory for each other.
+
+    Backward, scores and states are made again, and what the decays do to the scores is one more product within.
+    """
+    inner, chunk, state, ssm_heads = (symbol(f"ssm_{name}") for name in ("width", "chunk", "state", "heads"))
+    between = 4 * state * inner
+    kept, again = tokens * state * inner / chunk / tp, forward_flop - between / 2
+    for direction, phase, factor, redone, reads, (in_fp32_bytes, short) in SCANS:
+        flop = tokens * (factor * forward_flop + redone * again) / tp
+        shape = {"seq": chunk, "rows": ssm_heads / tp * tokens, "head_dim": inner / ssm_heads}
+        size = reads * element_bytes * tokens * inner / tp + (in_fp32_bytes + short * element_bytes) * kept
+        products = symbol("attention_slowdown") * kernels.seconds("attention", direction, flop=flop, **shape)
+        counted = factor * tokens * forward_flop / tp
+        yield Op(f"scan {direction}", phase, "compute", products + traffic_seconds(size), counted, size)
 
 
 def _whole_sequences(projected: Expr, mixed: Expr) -> Iterator[Op]:

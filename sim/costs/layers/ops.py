@@ -180,8 +180,12 @@ def unfused(size: Expr) -> Expr:
 
 def elementwise_seconds(size: Expr) -> Expr:
     """Return the seconds of `size` bytes of element-wise traffic that belongs to another operation, floors left out."""
-    bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
-    return symbol("memory_bound_slowdown") * unfused(size) / bandwidth
+    return traffic_seconds(unfused(size))
+
+
+def traffic_seconds(size: Expr) -> Expr:
+    """Return the seconds of `size` bytes that a kernel moves which torch.compile leaves as it is, floors left out."""
+    return symbol("memory_bound_slowdown") * size / symbol(kernels.parameter("elementwise", "any", "bandwidth"))
 
 
 def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
