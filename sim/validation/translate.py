@@ -217,6 +217,9 @@ def _model(row: Measured, facts: dict[str, Any], notes: _Notes) -> Model:
     base = stated_model(name) if name else {}
     if row.hidden is None:
         notes.texts.append(f"dimensions of {name} (catalog)")
+        gated = base.get("gated_mlp", False)
+        if stated.pop("gated_mlp", gated) != gated:  # tables fill such a column where a name stands for the model
+            notes.texts.append(f"gated_mlp = {str(gated).lower()} (catalog's {name}; the row has the other)")
     elif row.hidden != base.get("hidden"):
         if name:
             notes.texts.append(f"{name} of the catalog has another width: only its {', '.join(HABITS)} are taken")

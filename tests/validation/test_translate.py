@@ -90,6 +90,15 @@ def test_a_catalog_name_is_known_beside_its_own_width_in_any_spelling(tmp_path, 
     assert mpt.attention_kernel == "flash-1"  # its family's software is not the catalog's to say
 
 
+@pytest.mark.parametrize(("name", "gated"), [("gpt-oss-120b", True), ("nemotron4-15b", False)])
+def test_a_name_that_stands_for_all_dimensions_says_whether_the_mlp_is_gated(tmp_path, name, gated) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads"), "")
+    for cell in ("0", "1", ""):
+        found = case(tmp_path, model=name, gated_mlp=cell, **blank)
+        assert found.model.gated_mlp is gated
+        assert ("gated_mlp = " in " ".join(found.assumptions)) == (cell == str(int(not gated)))
+
+
 def test_a_cut_model_is_the_catalogs_with_fewer_layers(tmp_path) -> None:
     cut = case(tmp_path, model="DeepSeek V3 cut to 8 layers", layers="8", hidden="7168", heads="128", seq="4096").model
     assert (cut.layers, cut.kv_lora_rank, cut.experts, cut.pattern) == (8, 512, 256, "TTTXXXXX")
