@@ -31,7 +31,7 @@ class GPipe(ClosedKind):
             (t.backward, t.embedding_backward, t.head_backward),
         ):
             fill = t.ranks * plain + first + last
-            once = once + fill + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks)
+            once = once + fill + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks, t.send)
         return once
 
     def in_row(self, times: Times) -> Expr:

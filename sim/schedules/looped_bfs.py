@@ -27,9 +27,10 @@ class LoopedBFS(GPipe):
     def makespan(self, times: Times) -> Expr:
         """Each phase: the longest way from its first pass to its last, exact for messages of one length.
 
-        From each chunk it goes to the next where a rank has done all m microbatches, or round all ranks with one of
-        them, which is longer where m < p. At the first chunk's rank it stays for what that does more, at the last one's
-        too, unless it goes round everywhere: then as many microbatches are left for one of both.
+        From each chunk it goes to the next where a rank, or the link to the next one where messages take longer than
+        passes, has done all m microbatches, or round all ranks with one of them, which is longer where m < p. At the
+        first chunk's rank it stays for what that does more, at the last one's too, unless it goes round everywhere:
+        then as many microbatches are left for one of both.
         """
         t = times
         total, more = 0, t.minimum(1, t.chunks - 1)
@@ -38,11 +39,14 @@ class LoopedBFS(GPipe):
             (t.backward, t.embedding_backward, t.head_backward),
         ):
             hop, further = plain + t.send, t.microbatches - 1
-            rank, loop = t.microbatches * plain, t.ranks * hop
-            both = more * (further * t.maximum(0, t.minimum(first, last)) - t.maximum(0, loop - rank))
-            between = (t.chunks - 1) * t.maximum(rank, loop)
+            link = t.maximum(plain, t.send)
+            turn, loop = t.microbatches * link, t.ranks * hop
+            ends = t.maximum(0, t.minimum(first, last) - link + plain)
+            both = more * (further * ends - t.maximum(0, loop - turn))
+            between = (t.chunks - 1) * t.maximum(turn, loop)
             turns = t.maximum((t.chunks - 1) * loop, between + both)
-            total = total + rank + (t.ranks - 1) * hop + first + last + further * t.most(first, last) + turns
+            slowest = t.maximum(plain + t.most(first, last), t.send)
+            total = total + t.ranks * hop - t.send + first + last + further * slowest + turns
         return total
 
     def in_row(self, times: Times) -> Expr:

@@ -171,7 +171,7 @@ class ClosedContract(ScheduleContract):
             assert found == formula or not self.exact_in_flight
 
     def test_no_engine_beats_the_lower_bound(self):
-        """Whatever dominates: chunks, embedding, head or messages."""
+        """Whatever dominates: chunks, embedding, head or messages, which follow each other."""
         random = Random(0)
         for shape in self.shapes * 20:
             stages = shape.ranks * shape.chunks
@@ -188,6 +188,7 @@ class ClosedContract(ScheduleContract):
                 shape.ranks, shape.chunks, shape.microbatches, max, min, w, first_w, last_w,
             )  # fmt: skip
             whole = {Kind.B: column[Kind.I] + column[Kind.W]}
-            durations = Durations(column | whole, np.full(stages, message))
+            sent = np.full(stages, message)
+            durations = Durations(column | whole, sent, sending=sent)
             timeline = run_path(build(self.name, shape, durations.work()), durations)
             assert CLOSED[self.name].lower_bound(times) <= timeline.makespan + 1e-6

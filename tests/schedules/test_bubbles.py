@@ -51,21 +51,27 @@ def test_looped_bfs():
         assert run(build("looped-bfs", Shape(p, m, v)), t).makespan == slots * (t[Kind.F] + t[Kind.B])
 
 
-@pytest.mark.parametrize(("name", "most", "mean"), [("looped-bfs", 1e-12, 1e-12), ("interleaved", 0.05, 0.003)])
+@pytest.mark.parametrize(
+    ("name", "most", "mean"), [("gpipe", 1e-12, 1e-12), ("looped-bfs", 1e-12, 1e-12), ("interleaved", 0.05, 0.003)]
+)
 def test_ends_that_do_more(name, most, mean):
-    """Embedding and head up to as long as a pass, forward and backward apart: both count as a pipeline fills."""
+    """Embedding and head up to as long as a pass, forward and backward apart: both count as a pipeline fills.
+
+    All microbatches in turn: messages of any length too, which follow each other.
+    """
     errors = []
     for random, p, t in cases(name, 2):
-        looped = name == "looped-bfs"
-        group = p * looped or random.randint(p, 2 * p)
-        m, v = random.randint(1, 20) if looped else group * random.randint(1, 4), random.randint(2, 4)
-        send = looped * random.choice((0, random.randint(0, 500)))
+        in_turn, plain = name != "interleaved", name == "gpipe"
+        group = p * in_turn or random.randint(p, 2 * p)
+        m = random.randint(1, 20) if in_turn else group * random.randint(1, 4)
+        v = 1 if plain else random.randint(2, 4)
+        send = in_turn * random.choice((0, random.randint(0, 500), random.randint(0, 2000)))
         first, last = ({kind: random.randint(0, t[kind]) for kind in (Kind.F, Kind.B)} for _ in range(2))
         table = {kind: np.full(p * v, t[kind]) for kind in Kind if kind in t}
         for kind in first:
             table[kind][[0, -1]] += first[kind], last[kind]
-        order = build(name, Shape(p, m, v, group))
-        ran = run_program(Durations(table, np.full(p * v, send)).program(graph_of(order)))
+        order, sent = build(name, Shape(p, m, v, group)), np.full(p * v, send)
+        ran = run_program(Durations(table, sent, sending=sent).program(graph_of(order)))
         ends = first[Kind.F], first[Kind.B], last[Kind.F], last[Kind.B]
         closed = CLOSED[name].makespan(Times(t[Kind.F], t[Kind.B], *ends, send, p, v, m, max, min, group=group))
         errors.append(abs(closed / ran.makespan - 1))
