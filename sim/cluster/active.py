@@ -132,9 +132,13 @@ class Active:
         return np.array([self.believed.alone[job.kind] for job in self.jobs]).reshape(true.shape)
 
     def deadline_s(self, job: ClusterJob) -> float:
-        """Return when a job should have ended: a multiple of what it is taken to need alone on the fastest type."""
-        fastest = float((self.believed or self.known).alone[job.kind].max())
-        return inf if job.slo is None else job.arrival_s + job.slo * job.steps / fastest
+        """Return when a job should have ended: a multiple of what it is taken to need on the fastest type it fits."""
+        fastest = float(self.runs(job, self.believed or self.known).max())
+        return inf if job.slo is None or fastest <= 0 else job.arrival_s + job.slo * job.steps / fastest
+
+    def runs(self, job: ClusterJob, known: Throughputs) -> Floats:
+        """Return the steps/s (m,) of a job alone, 0 on types with fewer devices than it needs."""
+        return np.where(self.fleet.devices >= job.scale_factor, known.alone[job.kind], 0.0)
 
     def state(self, now_s: float, usd_per_hour: Floats | None, entities: Mapping[str, float]) -> State:
         """Return what a policy sees; `entities`: their weights, numbered in this order."""

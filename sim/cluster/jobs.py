@@ -13,7 +13,7 @@ class ClusterJob:
     """A training job that holds `scale_factor` devices of one type while it runs, and ends after `steps`.
 
     `weight` is its share beside others of its `entity`; `slo`: it should end within so many times what it takes alone
-    on the fastest type (None: whenever).
+    on the fastest type that has devices enough for it (None: whenever).
     """
 
     job_type: str

@@ -32,11 +32,11 @@ class Simulated:
 
     `end_s` (n,) is nan for jobs that were given up (the published simulator does so after five rounds in which a job
     could not do a whole step per device) or had not ended; `used_s` (n, m) are device-seconds; `fairness` (n,) is
-    finish-time fairness rho: the completion time over that on a share of 1/a of every type, with a the mean number of
-    jobs between arrival and end (Themis, NSDI '20). `makespan_s` is from the first arrival to the last end of the jobs
-    of the window, or of all; `utilisation` (m,) the share of device time that was held meanwhile (of a window to the
-    end of its last round). `average_jct_s` is over the jobs of the window, or all. `paid_usd` (n,) where prices
-    changed.
+    finish-time fairness rho: the completion time over that on a share of 1/a of every type on which the job runs, with
+    a the mean number of jobs between arrival and end (Themis, NSDI '20; shares as in arXiv 2008.09213, 4.1).
+    `makespan_s` is from the first arrival to the last end of the jobs of the window, or of all; `utilisation` (m,) the
+    share of device time that was held meanwhile (of a window to the end of its last round). `average_jct_s` is over the
+    jobs of the window, or all. `paid_usd` (n,) where prices changed.
     """
 
     policy: str
@@ -207,7 +207,8 @@ def fairness(jobs: list[ClusterJob], end_s: Floats, active: Active, now_s: float
     beside = np.maximum(1.0, (np.interp(gone, times, load) - np.interp(come, times, load)) / lasts)
     found = np.full(len(jobs), inf)
     for i, job in enumerate(jobs):
-        share = active.fleet.devices / (beside[i] * job.scale_factor)
-        speed = active.known.alone[job.kind] @ (share / max(1.0, share.sum()))
+        runs = active.runs(job, active.known)
+        share = np.where(runs > 0, active.fleet.devices / (beside[i] * job.scale_factor), 0.0)
+        speed = runs @ (share / max(1.0, share.sum()))
         found[i] = (gone[i] - come[i]) * speed / job.steps
     return np.where(np.isnan(end_s), nan, found)

@@ -178,6 +178,13 @@ def test_deadlines_are_multiples_of_the_time_alone():
     assert run(jobs, {"fast": 1}, Fixed([0.3, 0])).late == (0,)
 
 
+def test_deadlines_are_by_the_fastest_type_that_has_devices_enough():
+    devices = {"fast": 1, "slow": 2}
+    on_time, late = (run([job(400, scale=2, slo=slo)], devices, Fixed([0, 1])) for slo in (1.01, 0.99))
+    assert on_time.end_s.tolist() == [400.0]
+    assert on_time.late == () and late.late == (0,)
+
+
 def test_what_is_believed_decides_shares_and_deadlines_but_not_the_pace():
     slower = speeds(net=[1.0, 0.5])
     asked = []
@@ -195,6 +202,13 @@ def test_what_is_believed_decides_shares_and_deadlines_but_not_the_pace():
 def test_fairness_is_the_time_beside_that_on_an_equal_share():
     found = run([job(400), job(400)], {"fast": 1}, Fixed([0.5, 0]))
     assert found.fairness.tolist() == pytest.approx([300 / 400, 400 / (200 * (300 * 2 + 100) / 400)])
+
+
+@pytest.mark.parametrize(("scale", "more"), [(1, {"known": speeds(net=[2.0, 0.0])}), (2, {})])
+def test_a_job_by_itself_is_as_fair_as_alone_whatever_types_it_cannot_run_on(scale, more):
+    """One does nothing there, the other needs two devices of which there is one."""
+    found = run([job(400, scale=scale)], {"fast": 2, "slow": 1}, Fixed([1, 0]), **more)
+    assert found.fairness.tolist() == pytest.approx([1.0])
 
 
 def test_cost_is_of_the_time_devices_are_held():
