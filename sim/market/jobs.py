@@ -63,7 +63,8 @@ class Moves:
     A start takes `boot_s` and `restart_s`; going on elsewhere also `read_s` of the checkpoint, and `write_s` before it
     where the job leaves by itself. Between regions `state_bytes` and `data_bytes` are transferred with
     `wan_bytes_per_s`, at the tariff of where they leave. Who is preempted loses the work of `lost_work_s`, and saving
-    takes `overhead` of the time of training. The new instance is paid meanwhile.
+    takes `overhead` of the time of training. The new instance is paid meanwhile. `usd` is paid once, however often the
+    job moves: what a study counts for all its transfers.
     """
 
     boot_s: Annotated[float, real(0.0, 86_400.0, "s")] = BOOT_S

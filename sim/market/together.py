@@ -33,7 +33,8 @@ def rent_together(
 
     `steps_per_s`: by kind of job (type and number of devices) and device. `instances`: of every offer, or by its name.
     Types of devices in the result are names of offers; a device is paid while a job holds it, at the price of the
-    moment, and the policy (by cost or not) is asked again when prices change. The begin of the prices is time 0.
+    moment, and the policy (by cost or not) is asked again when prices change. Every job pays `moves.usd` once beside
+    that, as it does alone. The begin of the prices is time 0.
 
     Raises:
         InputError: as `sim.cluster.simulate`, no offer is there all the time, two have one name, or `instances`
@@ -68,7 +69,8 @@ def rent_together(
     )
     away = len(grid.offers) - len(there)
     left = (f"left out: {many(away, 'offer')} not there all the time",) if away else ()
-    return replace(found, assumptions=(*found.assumptions, *left, *ASSUMPTIONS))
+    assert found.paid_usd is not None  # prices are a table
+    return replace(found, paid_usd=found.paid_usd + known.usd, assumptions=(*found.assumptions, *left, *ASSUMPTIONS))
 
 
 ASSUMPTIONS = (

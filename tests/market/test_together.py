@@ -37,6 +37,12 @@ def test_saving_makes_training_longer_as_it_does_alone():
     assert run([job(2.0)], moves=moves).cost_usd == pytest.approx(3.0)
 
 
+def test_what_moves_cost_is_paid_by_every_job():
+    moves = replace(Moves.free(), usd=9.0)
+    free, paid = (run([job(), job()], instances=2, moves=known) for known in (Moves.free(), moves))
+    assert paid.cost_usd == pytest.approx(free.cost_usd + 2 * 9.0)
+
+
 def test_a_job_leaves_when_prices_change():
     found = run([job(10.0)])
     used = dict(zip(found.types, found.used_s[0].tolist(), strict=True))
