@@ -363,7 +363,10 @@ def losses_words(lost: Losses | None) -> list[str]:
     if lost and lost.data:
         mean = " in the mean, as the first epoch fills the caches" if lost.fills_caches else ""
         paced = f" A step takes {seconds(lost.step_time_s)} with it{mean}." if lost.shares["data"] >= 5e-4 else ""
-        lines.append(f"Data: {lost.data.why}{paced}")
+        nodes = (
+            f" Rates are per node; {many(lost.readers, 'node')} read {digits3(lost.samples_per_s)} samples/s in all."
+        )
+        lines.append(f"Data: {lost.data.why}{nodes if lost.readers > 1 else ''}{paced}")
     if lost and lost.saving:
         lines.append(f"Checkpoints: {'; '.join(lost.saving.advice.why)}.")
     return lines

@@ -73,7 +73,8 @@ class Losses:
     """Shares of the wall time that train nothing that is kept, by cause: data, checkpoints, failures, stated.
 
     `step_time_s`: of a step with what it waits for data; `fills_caches`: in the mean with those of the first epoch,
-    which are slower.
+    which are slower. `data` is of the busiest of `readers` nodes, `samples_per_s` what all of them hand over with full
+    caches.
     """
 
     step_time_s: float
@@ -81,6 +82,8 @@ class Losses:
     data: Prediction | None = None
     saving: Saving | None = None
     fills_caches: bool = False
+    readers: int = 0
+    samples_per_s: float = 0.0
 
     @property
     def goodput(self) -> float:
@@ -132,8 +135,11 @@ def losses(
         shares["failures"] = 1 - left - shares["checkpoints"]
     elif left < 1:
         shares["stated"] = 1 - left
-    fills = data is not None and steps is not None and data.first_epoch_s > data.epoch_s
-    return Losses(paced, shares, data, saved, fills)
+    if data is None:
+        return Losses(paced, shares, saving=saved)
+    fills = steps is not None and data.first_epoch_s > data.epoch_s
+    steady = step.plan.global_batch / paced_step_time_s(step, loading)
+    return Losses(paced, shares, data, saved, fills, Feed.of(step).readers, steady)
 
 
 def losses_of(step: Step, around: Around) -> Losses | None:

@@ -14,9 +14,10 @@ from sim.run import Budget, whole_run
 from sim.run.feed import Feed
 from sim.run.losses import Saving, _predict, losses, losses_of, paced_step_time_s, predicted
 from sim.run.turns import in_turn
-from sim.specs import Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
+from sim.specs import Around, Checkpointing, Cluster, Dataset, Failures, InputError, Loading, Plan, Storage, Training
 from sim.specs.catalog import models
 from sim.specs.plan import StagePlan
+from sim.units import digits3
 
 TOKENS = Dataset(samples=10**7, sample_bytes=32_768.0)
 DISK = Storage(read_bytes_per_s=1e9, write_bytes_per_s=1e9)
@@ -81,6 +82,17 @@ def test_data_is_read_where_first_stages_lie(plan, readers, batch):
     plan = Plan(global_batch=64, recompute="full", zero=1, **plan)
     feed = Feed.of(simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb", nodes=4), plan))
     assert (feed.readers, feed.batch) == (readers, batch)
+
+
+def test_data_is_told_per_node_with_the_sum():
+    cluster, plan = Cluster.of("h100-sxm-80gb", nodes=2), Plan(global_batch=64, tp=8, recompute="full", zero=1)
+    step = simulate(models["llama3-8b"], cluster, plan)
+    whole = step.plan.global_batch / step.step_time_s
+    (line,) = losses_words(losses_of(step, Around(loading=reading(workers=16))))
+    assert f"it takes {digits3(whole / 2)} samples/s" in line
+    assert f"Rates are per node; 2 nodes read {digits3(whole)} samples/s in all." in line
+    alone = simulate(models["llama3-8b"], Cluster.of("h100-sxm-80gb"), plan)
+    assert "per node" not in losses_words(losses_of(alone, Around(loading=reading(workers=16))))[0]
 
 
 def test_replicas_of_unequal_stages_are_those_of_the_first():
