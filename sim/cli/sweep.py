@@ -52,10 +52,10 @@ def sweep_command(
 
         def show(now: Progress) -> None:
             nonlocal told
-            bar.update(task, completed=now.counts.done, description=line(now, loaded.objective))
+            bar.update(task, completed=now.counts.done, description=line(now, loaded.ranked_by))
             if not drawn and now.seconds - told >= LOG_EVERY_S:
                 told = now.seconds
-                sys.stderr.write(line(now, loaded.objective) + "\n")
+                sys.stderr.write(line(now, loaded.ranked_by) + "\n")
 
         try:
             found = sweep(loaded, store, runner, workers, address, resume, show)
@@ -119,7 +119,7 @@ def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:
     counts = found.counts
     best = counts.best and {
         "number": counts.best[0],
-        BETTER[grid.objective][0]: counts.best[1],
+        BETTER[grid.ranked_by][0]: counts.best[1],
         "configuration": {
             path: c.values[int(c.index[0])]
             for path, c in grid.numbering.columns(counts.best[0], counts.best[0] + 1).items()
@@ -128,6 +128,6 @@ def sweep_data(found: Progress, grid: Grid) -> dict[str, Any]:
     return {
         "total": counts.total, "done": counts.done, "left": counts.left,
         **{name: getattr(counts, name) for name in OUTCOMES},
-        "seconds": found.seconds, "rate_per_s": found.rate, "engine": grid.engine, "objective": grid.objective,
+        "seconds": found.seconds, "rate_per_s": found.rate, "engine": grid.engine, "objective": grid.ranked_by,
         "best": best,
     }  # fmt: skip

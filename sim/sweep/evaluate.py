@@ -50,7 +50,7 @@ class Evaluate:
     def __call__(self, span: Span) -> Block:
         begin = perf_counter()
         found = self.outcome(span.start, span.stop)
-        best = found.best(self.grid.objective)
+        best = found.best(self.grid.ranked_by)
         held = best and (span.start + best[0], best[1])
         return Block(span.number, found.packed(), found.counts(), held, perf_counter() - begin)
 

@@ -20,6 +20,7 @@ from sim.specs.files import load_mapping
 from sim.sweep.digest import code_digest, data_digest
 from sim.sweep.filters import SECTIONS, Filter, is_path
 from sim.sweep.numbering import Axis, Column, Numbering, spaced
+from sim.sweep.outcome import Objective, usual_objective
 from sim.sweep.sections import (
     FILE_FIELDS,
     NOWHERE,
@@ -39,7 +40,6 @@ from sim.sweep.sections import (
 )
 
 Engine = Literal["analytic", "path", "events"]
-Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
 
 MAX_AXES = 64
 MAX_AXIS_VALUES = 1_000_000
@@ -132,7 +132,7 @@ class Grid:
     the path of a field (`plan.tp: [1, 2]`, `cluster.links.latency_s: {min: .., max: .., count: ..}`), or of a whole
     section (`model: [llama3-8b, llama3-70b]`). `filters`: what every configuration keeps (`Filter`). `engine`: closed
     forms as the tuner scores with, or one simulated step each. `objective`: what the best configuration has least of
-    (tokens_per_s_per_gpu: most).
+    (tokens_per_s_per_gpu: most); left out, as `usual_objective`.
 
     `sim.Grid(job="job.yaml", axes={"plan.tp": [1, 2, 4], "cluster.nodes": [4, 8]}, engine="path")`
 
@@ -150,7 +150,7 @@ class Grid:
     ] = Field(default_factory=list)
     sample: Annotated[Sample, _made(Sample)] | None = None
     engine: Engine = "analytic"
-    objective: Objective = "step_time"
+    objective: Objective | None = None
 
     def __post_init__(self) -> None:
         self._settle(Path())
@@ -191,6 +191,11 @@ class Grid:
         axes = tuple(self._axis(path) for path in self.axes)
         return Numbering(axes, *((self.sample.method, self.sample.count, self.sample.seed) if self.sample else ()))
 
+    @cached_property
+    def ranked_by(self) -> Objective:
+        """The objective, that of grids which state none too."""
+        return self.objective or usual_objective(self.numbering.axes)
+
     @property
     def size(self) -> int:
         """Configurations, before filters."""
@@ -202,7 +207,7 @@ class Grid:
             "model": self.model, "cluster": self.cluster, "plan": self.plan,
             "axes": [[path, value] for path, value in self.axes.items()],
             "filters": [plain(f) for f in self.filters], "sample": plain(self.sample) if self.sample else None,
-            "engine": self.engine, "objective": self.objective,
+            "engine": self.engine, "objective": self.ranked_by,
         }  # fmt: skip
 
     @cached_property

@@ -1,8 +1,8 @@
 """What became of the configurations of a block, and its one compressed form."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sim.specs.fields import short
+from sim.sweep.numbering import Axis
 from sim.units import digits3, seconds
 
 OUTCOMES = ("ok", "impossible", "failed", "filtered")
@@ -31,12 +32,26 @@ MOST_REASON = 300
 MOST_REASONS = 10_000
 MOST_ROWS = 1 << 20
 
+Objective = Literal["step_time", "tokens_per_s_per_gpu", "cost"]
 BETTER: Mapping[str, tuple[str, int]] = {
     "step_time": ("step_time_s", 1),
     "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", -1),
     "cost": ("usd_per_1e9_tokens", 1),
 }
 """By objective: the column, and 1 where less of it is better, -1 where more is."""
+
+
+def usual_objective(axes: Iterable[Axis]) -> Objective:
+    """Return what a sweep ranks by that states no objective: the step time, or tokens/s and GPU where global batches
+    differ, as a step of more samples takes longer and does more."""
+    for axis in axes:
+        if axis.path == "plan.global_batch":
+            batches = set(axis.values or (axis.low, axis.high))
+        else:
+            batches = {v.get("global_batch") for v in axis.values if axis.path == "plan" and isinstance(v, Mapping)}
+        if len(batches) > 1:
+            return "tokens_per_s_per_gpu"
+    return "step_time"
 
 
 def measured(value: float, objective: str) -> str:

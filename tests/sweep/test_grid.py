@@ -251,6 +251,21 @@ def test_what_cannot_be_built_is_not_left_out_by_its_text(comparison):
     assert Evaluate(grid).outcome(0, 2).outcome.tolist() == [OK if comparison == "equals" else FILTERED, 1]
 
 
+def test_a_grid_that_states_no_objective_ranks_what_compares():
+    batch, plans = "plan.global_batch", [{"tp": 2, "global_batch": 16}, {"tp": 4, "global_batch": 64}]
+    for axes in ({batch: [16, 64]}, {batch: {"min": 16, "max": 64, "count": 2}}, {"plan": plans}):
+        path = Grid(**BASE, axes=axes, engine="path")
+        assert path.data()["objective"] == path.ranked_by == "tokens_per_s_per_gpu", axes
+    assert Grid(**BASE, axes=ONE | {batch: [16]}).ranked_by == "step_time"
+    assert Grid(**BASE, axes={"plan": [plans[0]]}, engine="path").ranked_by == "step_time"
+    both = {"axes": {batch: [16, 64]}}
+    (usual, _), (stated, _) = (
+        Evaluate(grid).outcome(0, 2).best(grid.ranked_by)
+        for grid in (Grid(**BASE, **both), Grid(**BASE, **both, objective="step_time"))
+    )
+    assert (usual, stated) == (1, 0)
+
+
 def test_digests_tell_grids_and_blocks_apart(small):
     longer = Grid(**BASE, axes={**AXES, "plan.tp": [*AXES["plan.tp"], 16]})
     other = Grid(**(BASE | {"plan": {"global_batch": 128}}), axes=AXES)
