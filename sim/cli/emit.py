@@ -12,21 +12,24 @@ from sim.plans.notes import notes
 from sim.plans.plan_file import load_plan
 from sim.report.text import memory_verdict
 from sim.specs import InputError
-from sim.specs.files import print_json, write_all
+from sim.specs.files import checked_folder, none_left_empty, print_json, write_all
 
 
 def emit_command(
     plan: Annotated[Path, typer.Argument(help="Plan or job file (YAML or JSON) with model, cluster and plan.")],
     to: Annotated[str, typer.Option("--to", help="One of " + ", ".join(EXPORTERS) + ".")],
     out: Annotated[
-        Path | None, typer.Option(help="File to write; what belongs to it gets the same name and another suffix.")
+        Path | None,
+        typer.Option(help="File to write, its folder made; what belongs to it gets the same name and another suffix."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a plan for another framework, or say what of it that framework cannot run."""
     if to not in EXPORTERS:
         raise InputError("--to", to, "one of " + ", ".join(EXPORTERS))
-    if out is not None:
+    if out is not None and not out.parent.exists():
+        checked_folder("--out", out.parent)
+    elif out is not None:
         checked_file("--out", out, plan)
     job = load_plan(plan).job
     if job.plan is None:
@@ -35,7 +38,8 @@ def emit_command(
     files = emitted(step, to, stem_of(out) if out else "plan")
     paths: list[Path] = []
     if out is not None:
-        with written("--out", out):
+        with written("--out", out), none_left_empty(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
             by_path = placed(files, out)
             paths = list(by_path)
             for other in paths[1:]:

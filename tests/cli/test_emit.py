@@ -161,17 +161,28 @@ def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (("--to", "jax"), "--to: got 'jax'"),
-        (("--to", "megatron", "--out", "no/such/x"), "--out: got"),
+        (("--to", "megatron", "--out", "job.yaml/x"), "--out: got 'job.yaml/x'; allowed: a file in an existing folder"),
+        (("--to", "megatron", "--out", "job.yaml/a/x"), "--out: got 'job.yaml/a'; allowed: a folder that exists or can"),
+        (("--to", "torchtitan", "--out", "no/such/x"), "plan.zero: got 1"),
         (("--to", "deepspeed"), "plan.schedule: got 'interleaved'; allowed: 1f1b"),
         (("--to", "torchtitan"), "plan.zero: got 1"),
     ],
 )
-def test_refusals_leave_nothing(trainsim, job, tmp_path, arguments, message):
+def test_refusals_leave_nothing(trainsim, job, tmp_path, monkeypatch, arguments, message):
     path = job(PLANS["megatron"])
+    monkeypatch.chdir(tmp_path)
     code, out, err = trainsim("emit", path, *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert [p.name for p in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_the_folder_of_a_file_is_made_and_goes_with_what_fails(trainsim, job, tmp_path):
+    path, out = job(PLANS["torchtitan"]), tmp_path / "new" / "er"
+    assert trainsim("emit", path, "--to", "torchtitan-0.3", "--out", out / "mine.py")[0] == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["job.yaml"]
+    assert trainsim("emit", path, "--to", "torchtitan-0.3", "--out", out / "mine.flags")[0] == 0
+    assert sorted(p.name for p in out.iterdir()) == ["mine.csv", "mine.flags", "mine.py"]
 
 
 def test_a_companion_does_not_take_the_plans_place(trainsim, job, tmp_path):
