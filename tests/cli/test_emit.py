@@ -161,8 +161,11 @@ def test_a_plan_is_exported_once(trainsim, job, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (("--to", "jax"), "--to: got 'jax'"),
-        (("--to", "megatron", "--out", "job.yaml/x"), "--out: got 'job.yaml/x'; allowed: a file in an existing folder"),
-        (("--to", "megatron", "--out", "job.yaml/a/x"), "--out: got 'job.yaml/a'; allowed: a folder that exists or can"),
+        (("--to", "megatron", "--out", "job.yaml/x"), "'job.yaml/x'; allowed: a file in an existing folder"),
+        (
+            ("--to", "megatron", "--out", "job.yaml/a/x"),
+            "'job.yaml/a'; allowed: a folder that exists or can be",
+        ),
         (("--to", "torchtitan", "--out", "no/such/x"), "plan.zero: got 1"),
         (("--to", "deepspeed"), "plan.schedule: got 'interleaved'; allowed: 1f1b"),
         (("--to", "torchtitan"), "plan.zero: got 1"),
