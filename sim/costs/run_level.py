@@ -10,7 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,9 @@ from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, state
 from sim.units import percent
+
+if TYPE_CHECKING:  # SymPy with it, which listing the sets needs not
+    from sim.costs.profile import Profile
 
 Text = Annotated[str, Field(min_length=1, max_length=2_000, description="text")]
 FILE, SITE = "run-level.json", "site.json"
@@ -223,15 +226,38 @@ OVERHEADS = ("memory_bound_slowdown", "collective_slowdown", "host_s_per_launch"
 """Parameters of what newer software shortens; tensor units and wires stay as fast as they are."""
 
 
-def symbol_values(parameters: RunLevel, software_year: float | None = None) -> dict[str, float]:
-    """Return the values of the symbols that the cost expressions use, for software of a decimal year if it is known."""
-    aged = software_slowdown(software_year)
-    return {name: float(value) * (aged if name in OVERHEADS else 1.0) for name, value in asdict(parameters).items()}
+def symbol_values(
+    parameters: RunLevel, software_year: float | None = None, kernels_of: float = SOFTWARE_YEAR
+) -> dict[str, float]:
+    """Return the values of the symbols that the cost expressions use, for software of a decimal year if it is known.
+
+    kernels_of: the year of the memory-bound kernels that are slowed down (`kernels_year`): what they have gained from
+    `SOFTWARE_YEAR` until then is in their times already.
+    """
+    aged = dict.fromkeys(OVERHEADS, software_slowdown(software_year))
+    aged["memory_bound_slowdown"] = software_slowdown(software_year, kernels_of)
+    return {name: float(value) * aged.get(name, 1.0) for name, value in asdict(parameters).items()}
 
 
-def software_slowdown(year: float | None) -> float:
-    """Return the time of framework overheads of software of a decimal year over `SOFTWARE_YEAR`'s; 1 if not known."""
-    return 1.0 if year is None else exp(-LESS_A_YEAR * (year - SOFTWARE_YEAR))
+def kernels_year(profile: "Profile") -> float:
+    """Return the year of the libraries whose kernels a profile holds: of a calibration, its own or that which it is
+    carried over from, when it was made; of published figures `SOFTWARE_YEAR`."""
+    from sim.costs.profile import load_profile  # noqa: PLC0415 - as above
+
+    carried = not profile.measured and profile.base in names("profiles")
+    timed = load_profile(str(profile.base)) if carried else profile
+    year = timed.date[:4]
+    return float(year) if timed.measured and year.isdecimal() else SOFTWARE_YEAR
+
+
+def software_slowdown(year: float | None, counted: float = SOFTWARE_YEAR) -> float:
+    """Return the time of framework overheads of software of a decimal year over `SOFTWARE_YEAR`'s; 1 if not known.
+
+    counted: gains until this year are none, as they are counted elsewhere.
+    """
+    if year is None:
+        return 1.0
+    return exp(-LESS_A_YEAR * (year - min(max(year, SOFTWARE_YEAR), counted)))
 
 
 def software_sigma(year: float | None) -> float:

@@ -14,7 +14,7 @@ from sim.costs import inputs
 from sim.costs.algebra import Compiled, Interpreted
 from sim.costs.layers.structure import Structure
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, straggling, symbol_values
+from sim.costs.run_level import RunLevelSet, kernels_year, straggling, symbol_values
 from sim.costs.usage import STEP
 from sim.engine.closed_form import step_expressions, step_form
 from sim.engine.step import simulate
@@ -71,7 +71,7 @@ class Table:
 @dataclass(frozen=True, eq=False)
 class _Group:
     function: Compiled | Interpreted
-    software_year: float | None
+    software: tuple[float | None, float]
     rows: NDArray[np.int64]
     columns: dict[str, Any]
 
@@ -94,7 +94,7 @@ class Batch:
         self.asked = list(asked)
         self.gpus = np.array([a.placed.gpus for a in self.asked], dtype=float)
         self.learned = np.array([a.learned for a in self.asked])
-        groups: dict[tuple[tuple[Structure, str, bool], float | None], list[int]] = {}
+        groups: dict[tuple[tuple[Structure, str, bool], tuple[float | None, float]], list[int]] = {}
         self.single: list[int] = []
         for i, a in enumerate(self.asked):
             open_kind = a.placed.plan.order not in CLOSED
@@ -103,7 +103,7 @@ class Batch:
             else:
                 plan = a.placed.plan
                 key = Structure.of(a.model), plan.order, plan.offload.used
-                groups.setdefault((key, plan.software_year), []).append(i)
+                groups.setdefault((key, (plan.software_year, kernels_year(a.profile))), []).append(i)
         # A fit asks hundreds of times and is worth compiling for; one look is not.
         compiled = how == "approximate"
 
@@ -111,15 +111,15 @@ class Batch:
             return step_form(*key) if compiled else Interpreted(step_expressions(*key))
 
         self.groups = [
-            _Group(function(key), year, np.array(rows), _columns([self.asked[i] for i in rows], change))
-            for (key, year), rows in groups.items()
+            _Group(function(key), software, np.array(rows), _columns([self.asked[i] for i in rows], change))
+            for (key, software), rows in groups.items()
         ]
 
     def __call__(self, level: RunLevelSet) -> Table:
         """Return the predictions under run-level parameters `level`."""
         found = [np.empty(len(self.asked)) for _ in range(3)]
         for group in self.groups:
-            values = symbol_values(level.parameters, group.software_year) | group.columns
+            values = symbol_values(level.parameters, *group.software) | group.columns
             out = group.function(values)
             step = out["step_time_s"] * (1 + straggling(values["straggler"], self.gpus[group.rows]))
             step = step * self.learned[group.rows]
@@ -139,7 +139,7 @@ class Batch:
         """Return what `Step.waiting` says of each step: d log(time) / d log(what hosts take to issue kernels)."""
         found = np.zeros(len(self.asked))
         for group in self.groups:
-            values = symbol_values(level.parameters, group.software_year) | group.columns
+            values = symbol_values(level.parameters, *group.software) | group.columns
             slower = {name: v * (1 + STEP) for name, v in group.columns.items() if name.endswith("issue_s")}
             first, second = (group.function(of)["step_time_s"] for of in (values, values | slower))
             found[group.rows] = (1 - values["on_host"]) * (second / first - 1) / STEP

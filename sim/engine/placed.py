@@ -14,7 +14,7 @@ from sim.costs.algebra import Values
 from sim.costs.layers.structure import Structure
 from sim.costs.pairs import SLOWED
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import RunLevelSet, level_of, symbol_values
+from sim.costs.run_level import RunLevelSet, kernels_year, level_of, symbol_values
 from sim.engine.assembly import PASS_COSTS, pass_seconds
 from sim.schedules import SCHEDULES, Kind
 from sim.specs import Cluster, Model, PlacedPlan, StagePlan
@@ -299,5 +299,5 @@ def stage_values(
         | inputs.cluster_values(cluster, profile)
         | plan
         | mesh.hops(placed, plan)
-        | symbol_values(level.parameters, placed.plan.software_year)
+        | symbol_values(level.parameters, placed.plan.software_year, kernels_year(profile))
     )

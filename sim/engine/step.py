@@ -19,6 +19,7 @@ from sim.costs.run_level import (
     SOFTWARE_YEAR,
     RunLevelSet,
     between_steps,
+    kernels_year,
     level_of,
     software_slowdown,
     straggling,
@@ -309,6 +310,10 @@ class Step:
             return ()
         change = f"{100 * (software_slowdown(year) - 1):+.1f} % against {SOFTWARE_YEAR:g}"
         why = "an assumption: no run that was fitted says how much a year changes"
+        timed = kernels_year(self.profile)
+        if timed != SOFTWARE_YEAR:
+            of_kernels = f"{100 * (software_slowdown(year, timed) - 1):+.1f} %, as the profile's are of {timed:g}"
+            change += f" (memory-bound kernels {of_kernels})"
         return (f"software of {year:.2f}: framework overheads {change}, {why}",)
 
 

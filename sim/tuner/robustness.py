@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs import spread
-from sim.costs.run_level import shipped, symbol_values
+from sim.costs.run_level import kernels_year, shipped, symbol_values
 from sim.engine.certainty import carried_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import Step
@@ -203,7 +203,8 @@ def _flip(steps: Sequence[Step], seconds: Sequence[float], sigmas: dict[str, flo
         return None
     sigma, parameter = min(exact, key=lambda e: abs(e[0]))
     name = names[parameter]
-    value = symbol_values(steps[0].level.parameters, steps[0].plan.software_year)[name]
+    best = steps[0]
+    value = symbol_values(best.level.parameters, best.plan.software_year, kernels_year(best.profile))[name]
     return Flip(rival, name, TITLES[name], value, value * exp(sigma * sigmas[name]), sigma)
 
 

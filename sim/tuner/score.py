@@ -16,7 +16,7 @@ from sim.costs.layers.structure import Structure
 from sim.costs.learned import factors
 from sim.costs.mesh import Mesh, group_values
 from sim.costs.profile import Profile, load_profile
-from sim.costs.run_level import level_of, straggling, symbol_values
+from sim.costs.run_level import kernels_year, level_of, straggling, symbol_values
 from sim.engine.closed_form import closed_form, lower_bound
 from sim.engine.ramps import RAMP, Ramp
 from sim.engine.step import most_allocated
@@ -355,7 +355,7 @@ def scalars(
         | counts
         | inputs.cluster_values(cluster, profile)
         | inputs.setting_values(plan, cluster)
-        | symbol_values(level_of(cluster).parameters, plan.software_year)
+        | symbol_values(level_of(cluster).parameters, plan.software_year, kernels_year(profile))
     )
 
 

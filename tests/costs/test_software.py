@@ -13,6 +13,7 @@ from sim.costs.run_level import (
     SOFTWARE_SIGMA,
     SOFTWARE_YEAR,
     RunLevel,
+    RunLevelSet,
     run_level,
     symbol_values,
 )
@@ -20,9 +21,12 @@ from sim.engine.batch import Asked, Batch
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
+from sim.sweep.evaluate import Evaluate
+from sim.sweep.grid import Grid
 
 NODES = Cluster.of("h100-sxm-80gb", nodes=4)
 LLAMA = models["llama3-8b"]
+SMALL = Model(hidden=1024, layers=2, heads=8, vocab=1024, seq=1024)
 GIVEN = {"tp": 2, "pp": 2, "global_batch": 64, "zero": 1}
 YEARS = st.floats(2015, 2100)
 
@@ -52,6 +56,28 @@ def test_a_known_date_says_what_it_assumes_and_is_less_certain() -> None:
     assert "-5.1 % against 2024" in line and "an assumption" in line
     assert dated.sigma_log == pytest.approx(hypot(step().sigma_log, 1.75 * SOFTWARE_SIGMA))
     assert dated.peak_memory_bytes == step().peak_memory_bytes
+
+
+@pytest.mark.parametrize("profile", ["h100-sxm-80gb-2026", "h200-sxm-141gb"])
+def test_kernels_that_were_timed_with_newer_libraries_are_not_shortened_again(profile) -> None:
+    """Their times hold what memory-bound kernels have gained until then."""
+    cluster = Cluster.of("h100-sxm-80gb", nodes=4, profile=profile)
+    one = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=1, profile=profile)
+    level = RunLevelSet.bare(RunLevel(memory_bound_slowdown=1.3))  # no collectives: nothing else follows the software
+    newer, *same, older = (
+        simulate(SMALL, one, Plan(global_batch=1, software_year=year), level=level).step_time_s
+        for year in (2027.0, 2026.0, 2024.5, None, 2023.0)
+    )
+    assert newer < same[0] == same[1] == same[2] < older
+    assert "(memory-bound kernels -5.8 %, as the profile's are of 2026)" in " ".join(
+        simulate(LLAMA, cluster, Plan(**GIVEN, software_year=2028.0)).assumptions
+    )
+    asked = [Asked(LLAMA, each, Plan(**GIVEN, software_year=2026.5).on(LLAMA, each)) for each in (cluster, NODES)]
+    together = Batch(asked, "walked")(run_level()).step_time_s
+    assert together.tolist() == [float(Batch([a], "walked")(run_level()).step_time_s[0]) for a in asked]
+    grid = Grid(model="llama3-8b", cluster=cluster, plan=GIVEN | {"software_year": 2026.5}, axes={"plan.tp": [2]})
+    row = Evaluate(grid).outcome(0, 1).numbers["step_time_s"][0]
+    assert row == pytest.approx(simulate(LLAMA, cluster, asked[0].placed.plan).step_time_s, rel=0.02)
 
 
 @given(
