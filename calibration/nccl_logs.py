@@ -7,7 +7,8 @@ and wrong values out of place, and the same four in place; with `-I 1` each four
 Which collective it is stands in its own line (since 2.13), in the name of the file, or follows from busbw over algbw,
 2 (n - 1) / n for an all-reduce (its doc/PERFORMANCE.md).
 A file may hold several such tests one after the other, what NCCL says beside them (NCCL_DEBUG), which may break a
-size's line in two, and the ranks that srun and mpirun put before every line.
+size's line in two, and the ranks that srun and mpirun put before every line. What `-J` writes is read as well
+(`calibration.nccl_json`).
 """
 
 import re
@@ -20,6 +21,7 @@ from string import ascii_letters, digits
 
 import numpy as np
 
+from calibration.nccl_json import Place, is_report, report
 from calibration.samples import Floats
 from sim.specs.fields import InputError
 from sim.specs.files import text_of
@@ -77,15 +79,16 @@ class _Test:
     """The lines of one test: what its own says of the collective, its ranks, its sizes by line number, its end."""
 
     name: str = ""
-    ranks: list[re.Match[str]] = field(default_factory=list)
+    ranks: list[Place] = field(default_factory=list)
     sizes: list[tuple[int, str]] = field(default_factory=list)
     ended: bool = False
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a file that can be read has the heading of such a table."""
+    """Return whether a file that can be read has the heading of such a table, or is what `-J` writes."""
     try:
-        return any(HEADING.match(line) for _, line in _lines(path))
+        text = text_of(path, MOST_BYTES)
+        return is_report(text) or any(HEADING.match(line) for _, line in _lines(text))
     except InputError:
         return False
 
@@ -98,13 +101,17 @@ def read_logs(path: Path) -> list[Log]:
             or one twice; its hosts or groups have different numbers of them; a line that is no size; no size with a
             time; or a collective that nobody knows.
     """
-    return [_log(path, test) for test in _tests(path)]
+    text = text_of(path, MOST_BYTES)
+    if is_report(text):
+        told = report(text, path)
+        return [_found(path, told.name, told.places, [_timed(*size) for size in told.sizes])]
+    return [_log(path, test) for test in _tests(path, text)]
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line without what launchers and NCCL put before, into and between them."""
     begun = ""
-    for n, line in enumerate(text_of(path, MOST_BYTES).splitlines(), 1):
+    for n, line in enumerate(text.splitlines(), 1):
         own = begun + LAUNCHER.sub("", line)
         if said := SAID.search(own):
             begun = _before_host(own[: said.start()])
@@ -123,17 +130,17 @@ def _before_host(text: str) -> str:
     return size + host[: len(host) - len(host.lstrip(f"-{digits}"))]
 
 
-def _tests(path: Path) -> list[_Test]:
+def _tests(path: Path, text: str) -> list[_Test]:
     """Return the tests of a file: ranks that are named after sizes are another test's."""
     found, name = [_Test()], ""
-    for n, line in _lines(path):
+    for n, line in _lines(text):
         if stated := STARTING.match(line):
             name = stated[1]
         elif rank := RANK.match(line):
             if found[-1].sizes:
                 found.append(_Test())
             found[-1].name = name
-            found[-1].ranks.append(rank)
+            found[-1].ranks.append(Place(int(rank["rank"]), rank["group"] or "0", rank["host"]))
         elif (heading := HEADING.match(line)) and heading["time"] == "cputime":
             raise InputError(f"{path}:{n}", "cputime", "time: a test without -C 1, which times the host's threads")
         elif line.split() and _is_row(line):
@@ -144,28 +151,32 @@ def _tests(path: Path) -> list[_Test]:
 
 
 def _log(path: Path, test: _Test) -> Log:
-    ranks, hosts = _ranks(path, test.ranks)
     lines = test.sizes
     if not test.ended and lines and len(lines[-1][1].split()) < len(lines[0][1].split()):
         lines = lines[:-1]  # stopped in the middle of it
-    rows = [_row(path, n, line) for n, line in lines]
+    return _found(path, test.name, test.ranks, [_row(path, n, line) for n, line in lines])
+
+
+def _found(path: Path, name: str, places: list[Place], rows: list[tuple[float, float, float]]) -> Log:
+    """Return the log of a test: size (bytes), time (s) and busbw over algbw of every row."""
+    ranks, hosts = _ranks(path, places)
     if not rows:
         raise InputError(str(path), "no size", "a whole log of nccl-tests: lines of size, count, type, ..., time, ...")
-    operation = _operation(path, test.name, rows, ranks)
+    operation = _operation(path, name, rows, ranks)
     best = {size: min(time for at, time, _ in rows if at == size) for size, _, _ in rows if size > 0}
     sizes = np.array(sorted(best), dtype=np.float64)
     return Log(path, operation, ranks, hosts, sizes, np.array([best[size] for size in sizes]))
 
 
-def _ranks(path: Path, found: list[re.Match[str]]) -> tuple[int, int]:
+def _ranks(path: Path, found: list[Place]) -> tuple[int, int]:
     """Return the ranks of one group and the hosts that they are on."""
     built = "the lines '#  Rank  0 ... on HOST device  0 ...' of two or more in one test (nccl-tests built with MPI=1)"
-    again = [rank for rank, times in Counter(int(m["rank"]) for m in found).items() if times > 1]
+    again = [rank for rank, times in Counter(place.rank for place in found).items() if times > 1]
     if again:
         raise InputError(str(path), f"rank {again[0]} twice in one test", built)
-    groups = {m["group"] or "0": Counter[str]() for m in found}
-    for m in found:
-        groups[m["group"] or "0"][m["host"]] += 1
+    groups = {place.group: Counter[str]() for place in found}
+    for place in found:
+        groups[place.group][place.host] += 1
     shapes = {tuple(sorted(of.values())) for of in groups.values()}
     if len(shapes) > 1 or any(len({*shape}) > 1 for shape in shapes):
         told = ", ".join(" + ".join(map(str, shape)) for shape in sorted(shapes))
@@ -193,12 +204,16 @@ def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
     if len(rest) not in (COLUMNS, 2 * COLUMNS, 2 * (COLUMNS + OF_ITERATIONS)) or not all(map(is_number, rest[:3])):
         allowed = "size, count, type, redop, root, time, algbw, busbw, #wrong (twice) as nccl-tests prints them"
         raise InputError(f"{path}:{number}", " ".join(line.split())[:80], allowed)
-    seconds, algbw, busbw = (float(each) for each in rest[:3])
-    wrong = rest[3]
+    return _timed(f"{path}:{number}", size, *rest[:4])
+
+
+def _timed(place: str, size: str, time: str, alg_bw: str, bus_bw: str, wrong: str) -> tuple[float, float, float]:
+    """Return what is read at a place of a file: size (bytes), time (s) and busbw over algbw (0: not to be told)."""
+    seconds, algbw, busbw = float(time), float(alg_bw), float(bus_bw)
     if not isfinite(seconds) or seconds <= 0:
-        raise InputError(f"{path}:{number}", rest[0], "a time above 0 (us)")
+        raise InputError(place, time, "a time above 0 (us)")
     if wrong != "N/A" and not (is_number(wrong) and float(wrong) < 1):  # old versions: the largest error
-        raise InputError(f"{path}:{number}", f"{wrong} wrong values", "0: results that are right, or N/A: not checked")
+        raise InputError(place, f"{wrong} wrong values", "0: results that are right, or N/A: not checked")
     return float(size), seconds * US, busbw / algbw if algbw >= 1 else 0.0
 
 

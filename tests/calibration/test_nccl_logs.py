@@ -189,6 +189,65 @@ def test_a_damaged_log_is_read_or_refused(tmp_path, at, put):
     assert found.ranks >= 2 and np.all(found.seconds > 0) and np.all(np.isfinite(found.seconds))
 
 
+REPORT = nccl.report("all_reduce", ["a", "a", "b", "b"], 4, SIZES, SECONDS)
+FIRST = f'"time": {round(SECONDS[0] * 1e6, 6)}'
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "hosts"), [(["a"], 8, 1), (["a"] * 4 + ["b"] * 4, 1, 2), (["a", "b"], 4, 2)]
+)
+@pytest.mark.parametrize(("program", "operation"), [("all_reduce", "all_reduce"), ("alltoall", "all_to_all")])
+def test_what_is_written_as_json_is_read_as_the_log(tmp_path, processes, gpus, hosts, program, operation):
+    """It names the first rank of every process alone."""
+    path = written(tmp_path, nccl.report(program, processes, gpus, SIZES, SECONDS), "x.json.0")
+    found = read_log(path)
+    assert is_log(path)
+    assert (found.operation, found.ranks, found.hosts) == (operation, 8, hosts)
+    assert found.sizes.tolist() == SIZES.tolist() and found.seconds == pytest.approx(SECONDS, abs=1e-12)
+
+
+def test_json_of_another_programs_name_follows_from_the_bandwidths(tmp_path):
+    text = REPORT.replace("./build/all_reduce_perf", "run")
+    assert read_log(written(tmp_path, text)).operation == "all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (REPORT[:-300], "allowed: well-formed"),
+        (REPORT.replace("HOME", "\\u0007"), ".env.0: got "),
+        (REPORT.replace('"time"', '"cpu_time"'), "'cpu_time'; allowed: time: a test without -C 1"),
+        (REPORT.replace(FIRST, '"time": "nan"', 1), "results.0.out_of_place: got 'nan'; allowed: a time above 0"),
+        (REPORT.replace(FIRST, '"time": [1]', 1), "results.0.out_of_place.time: got '[1]'; allowed: a number"),
+        (REPORT.replace('"nwrong": 0.0', '"nwrong": 12.0', 1), "12.0 wrong values"),
+        (REPORT.replace('"size"', '"bytes"', 1), "results.0.size: missing"),
+        (REPORT.replace('"ngpus": 4', '"ngpus": 0'), "config.ngpus: got 0; allowed: a whole number from 1"),
+        (REPORT.replace('"ngpus": 4', '"ngpus": 100000'), "config.devices: got 400000; allowed: at most 100000 ranks"),
+        (REPORT.replace('"ngpus": 4', '"ngpus": 5'), "rank 4 twice in one test"),
+        (REPORT.replace('"hostname": "b"', '"hostname": 3'), "config.devices.2.hostname: got 3; allowed: text"),
+        (REPORT.replace("all_reduce_perf", "all_gather_perf"), "all_gather of 16 ranks with busbw 1.88 times algbw"),
+    ],
+)  # fmt: skip
+def test_other_json_is_refused_by_file_and_reason(tmp_path, text, told):
+    path = written(tmp_path, text)
+    assert is_log(path)
+    with pytest.raises(InputError) as caught:
+        read_log(path)
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.integers(0, len(REPORT)), st.text(max_size=40))
+def test_damaged_json_is_read_or_refused(tmp_path, at, put):
+    path = written(tmp_path, REPORT[:at] + put + REPORT[at + len(put) :])
+    try:
+        found = read_log(path)
+    except InputError:
+        return
+    assert found.ranks >= 2 and np.all(found.seconds > 0) and np.all(np.isfinite(found.seconds))
+
+
 def test_other_files_are_no_logs(tmp_path):
     assert not is_log(written(tmp_path, "size,count,type\n8,2,float\n"))
     assert not is_log(tmp_path / "absent.log")

@@ -306,6 +306,11 @@ READERS: Mapping[str, Text] = {
         lambda: nccl.log("all_reduce", (4, 4), (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)),
         lambda path: (is_log(path), read_logs(path)),
     ),
+    "nccl-tests' JSON": (
+        "all_reduce.json",
+        lambda: nccl.report("all_reduce", ["a", "b"], 4, (2**10, 2**20, 2**30), (3e-5, 6e-5, 4e-3)),
+        lambda path: (is_log(path), read_logs(path)),
+    ),
     "session": (SESSION, lambda: (PROFILE / SESSION).read_text("utf-8"), lambda path: load_session(path.parent)),
     "state": (STATE, lambda: json.dumps({"a": RECORD}), lambda path: load_state(path.parent)),
     "memory": ("memory.json", lambda: MEMORY, load_memory),
