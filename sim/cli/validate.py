@@ -24,7 +24,7 @@ from sim.validation.metrics import mape
 from sim.validation.predict import UNLIKELY, Predictor, analytic, as_simulated, by_halves, elsewhere, fit_site
 from sim.validation.table import REQUIRED, Measured, read_runs
 from sim.validation.translate import Case
-from sim.validation.validate import Validation, data, predicted, summary, validate
+from sim.validation.validate import Validation, data, predicted, summary, translated, validate
 
 EXAM_HELP = "Predict every table without its own source and by half of its own groups; print both beside the goals."
 ABLATION_HELP = "Write the errors of every source without each cost term in turn as a CSV file."
@@ -65,7 +65,7 @@ def validate_command(
                 raise InputError(option, str(value), f"nothing beside {'--exam' if exam else '--ablation'}")
         examined({named[file]: held for file, held in tables.items()}, exam, without, as_json)
         return
-    fitted = _site(site, rows, profile)
+    fitted = _site(site, tables, own, profile)
     by_site: Predictor | None = partial(analytic, level=fitted) if fitted else None
     levels = {"site": fitted} if fitted else _levels(rows, [case for held in own.values() for case in held], profile)
     results: dict[Path, Validation] = {}
@@ -119,17 +119,27 @@ def _names(files: Collection[Path]) -> dict[Path, str]:
     return {file: file.stem if times[file.stem] == 1 else str(file) for file in files}
 
 
-def _site(site: Path | None, rows: list[Measured], profile: str | None) -> RunLevelSet | None:
+def _site(
+    site: Path | None, tables: Mapping[Path, list[Measured]], own: Mapping[Path, list[Case]], profile: str | None
+) -> RunLevelSet | None:
     """Return the parameters fitted to the site's runs, or those that lie in the profile; None without either.
 
     Raises:
-        InputError: a run of the site is one under test.
+        InputError: a run of the site is one under test, by its id or by what ran and how long.
     """
     if site is None:
         return read_site(profile) if profile else None
     cases, skipped = read_cases([site], profile)
-    known = [case.row for case in cases]
-    distinct("--site", known + rows, "ids that no run of RUNS has: what is predicted must not have been fitted to")
+    rows = [row for held in tables.values() for row in held]
+    ids = "ids that no run of RUNS has: what is predicted must not have been fitted to"
+    distinct("--site", [case.row for case in cases] + rows, ids)
+    known = {case.digest: case.row.id for case in cases if "time" in case.row.uses}
+    tested = [case for held in own.values() for case in held]
+    tested += translated([row for file, held in tables.items() if file not in own for row in held], profile)
+    if twice := next((case for case in tested if case.digest in known), None):
+        same = f"{twice.row.id} of RUNS is of the same device, network, plan and time"
+        allowed = f"runs that are not in RUNS, as {same}: what is predicted must not have been fitted to"
+        raise InputError("--site", known[twice.digest], allowed)
     if skipped:
         progress_console.print(
             f"--site: {len(skipped)} of {many(len(cases) + len(skipped), 'row')} skipped", highlight=False

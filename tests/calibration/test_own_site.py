@@ -103,9 +103,13 @@ def test_validate_takes_the_folder_as_a_site(runs, ours):
     )
     assert own["summary"]["time"]["mape"] < 5 and plain["summary"]["time"]["mape"] > 15
     assert list(own["run_level"]) == ["site"] and list(plain["run_level"]) == [BASE]
-    (runs / "first.csv").write_text("".join((runs / "own.csv").read_text().splitlines(keepends=True)[:4]))
-    by_half = CliRunner().invoke(app, ["validate", table, "--site", str(runs / "first.csv"), "--json"])
-    assert json.loads(by_half.stdout)["summary"]["time"]["mape"] < 6
+    head, *lines = (runs / "own.csv").read_text().splitlines(keepends=True)
+    for name, held in (("first.csv", lines[:3]), ("second.csv", lines[3:])):
+        (runs / name).write_text("".join([head, *held]))
+    given = ["validate", str(runs / "second.csv"), "--site", str(runs / "first.csv"), "--json"]
+    assert json.loads(CliRunner().invoke(app, given).stdout)["summary"]["time"]["mape"] < 6
+    known = CliRunner().invoke(app, ["validate", table, "--site", str(runs / "first.csv")])
+    assert "of RUNS is of the same device, network, plan and time" in str(known.exception)
 
 
 def test_validate_says_which_runs_a_site_was_fitted_to(runs, ours, tmp_path):

@@ -92,7 +92,7 @@ def test_a_profile_replaces_the_devices(validate, tmp_path) -> None:
 @pytest.mark.slow
 def test_a_site_removes_its_bias_and_says_how(validate, tmp_path) -> None:
     path = write(tmp_path / "runs.csv", {"step_time_s": "0.6"})
-    site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "0.6"})
+    site = write(tmp_path / "site.csv", {"id": "earlier", "step_time_s": "0.601"})
     alone, fitted = (json.loads(validate(path, "--json", *more)[1]) for more in ((), ("--site", site)))
     assert abs(alone["rows"][0]["predicted_step_time_s"] - 0.6) > 0.05
     assert fitted["rows"][0]["predicted_step_time_s"] == pytest.approx(0.6, rel=0.04)  # one row against the prior
@@ -161,6 +161,18 @@ def test_bad_options_are_refused(validate, tmp_path, extra: tuple[str, ...], wor
     assert code == 2 and not out and word in err
 
 
+def test_a_run_of_the_site_is_known_by_what_ran_too(validate, tmp_path) -> None:
+    """Whatever its id, its notes and what stands beside it; one that took another time is another run."""
+    path = write(tmp_path / "runs.csv", {"step_time_s": "1.9"}, {})
+    same = {"id": "earlier", "notes": "again", "step_time_s": "2"}
+    code, out, err = validate(path, "--site", write(tmp_path / "site.csv", {"id": "a", "tp": "2"}, same))
+    assert code == 2 and not out
+    assert "--site: got 'earlier'; allowed: runs that are not in RUNS, as site-2 of RUNS is of the same device" in err
+    for other in ({"step_time_s": "2.01"}, {"micro_batch": "2"}, {"use_for": "oom"}):
+        site = write(tmp_path / "site.csv", {"id": "a", "tp": "2"}, same | other)
+        assert validate(path, "--site", site)[0] == 0, other
+
+
 def test_the_sites_runs_are_not_written_over(validate, tmp_path) -> None:
     path, site = write(tmp_path / "runs.csv", {}), write(tmp_path / "site.csv", {"id": "earlier"})
     before = site.read_bytes()
@@ -190,7 +202,7 @@ def test_runs_that_a_site_cannot_be_fitted_to_are_told(validate, tmp_path) -> No
 @pytest.mark.parametrize(("device", "told"), [("h100", True), ("a100", False)])
 def test_a_site_of_other_devices_is_told(validate, tmp_path, device, told) -> None:
     path = write(tmp_path / "runs.csv", {"device": "a100-sxm-80gb"})
-    site = write(tmp_path / "site.csv", {"id": "earlier", "device": f"{device}-sxm-80gb"})
+    site = write(tmp_path / "site.csv", {"id": "earlier", "device": f"{device}-sxm-80gb", "step_time_s": "2.1"})
     code, out, err = validate(path, "--site", site)
     assert code == 0 and "fitted to runs of the site (1)" in out
     assert ("--site: its runs are of h100-sxm-80gb, none of a100-sxm-80gb" in err) == told
