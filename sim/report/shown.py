@@ -1,5 +1,6 @@
 """Rows as a table that shows itself: HTML in a notebook, aligned text elsewhere."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
@@ -14,6 +15,7 @@ Format = str | Callable[[Any], str]
 NONE = "–"
 SMALL = 1e-3
 """Numbers below it are written with an exponent."""
+PERCENT = re.compile(r"(?<=[0-9])%")
 
 
 class _Column(NamedTuple):
@@ -71,7 +73,8 @@ def table(rows: Sequence[Any] | Mapping[str, Any], /, **columns: Source | tuple[
     underscores) = where the cell comes from: a path of attributes or keys ("measured.step_time_s"; "" is the row
     itself) or a function of the row, alone or with a format: a specification (".1%"), a text with braces ("{:.1f} GB")
     or a function of the value. Without columns all fields of the rows are shown. Numbers have three significant digits,
-    whole ones all of theirs; thousands that a specification groups (",.0f") stand apart as everywhere; None is a dash.
+    whole ones all of theirs; percent signs and thousands that a specification groups (",.0f") stand apart as
+    everywhere; None is a dash.
 
     Raises:
         InputError: rows have no such attribute, or a format does not suit a value.
@@ -134,7 +137,8 @@ def _text(value: Any, form: Format | None = None) -> str:
         return form(value)
     if form is None:
         return _plain(value)
-    return form.format(value) if "{" in form else format(value, form).replace(",", THIN_SPACE)
+    made = form.format(value) if "{" in form else format(value, form).replace(",", THIN_SPACE)
+    return PERCENT.sub("\u00a0%", made)
 
 
 def _plain(value: Any) -> str:

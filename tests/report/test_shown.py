@@ -31,7 +31,7 @@ def test_html_is_escaped_and_every_cell_says_its_side():
 def test_formats_are_specifications_texts_and_functions():
     shown = sim.table({"a": 0.25, "b": None}, share=("", ".1%"), GB=("", "{:.2f} GB"), twice=(lambda v: v, repr))
     assert shown.headings == ("", "share", "GB", "twice")
-    assert shown.cells == (("a", "25.0%", "0.25 GB", "0.25"), ("b", "–", "–", "–"))
+    assert shown.cells == (("a", "25.0\u00a0%", "0.25 GB", "0.25"), ("b", "–", "–", "–"))
     assert shown.right == (False, True, True, True)
 
 
