@@ -199,6 +199,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),
+        "tp_comm_overlap": float(plan.tp_comm_overlap),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "core": float(plan.core_modules),

@@ -27,6 +27,7 @@ NAMES = {
     "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size", "micro_batch": "micro_batch_size",
     "global_batch": "global_batch_size", "recompute_layers": "recompute_num_layers",
     "stage_layers": "pipeline_model_parallel_layout", "virtual_stages": "num_virtual_stages_per_pipeline_rank",
+    "tp_comm_overlap": "tp_comm_overlap",
 }  # fmt: skip
 """The argument behind a field of the plan."""
 
@@ -61,6 +62,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         "virtual_stages": chunks,
         "stage_layers": split,
         "sequence_parallel": sequence_parallel,
+        "tp_comm_overlap": flags.given("tp_comm_overlap") and tp > 1,
         # Ranks that all hold the whole of a message all send it (core/pipeline_parallel/schedules.py).
         "scatter_gather": None if sequence_parallel or 1 in (tp, pp) else False,
         "rank_order": "tp-cp-pp-dp" if flags.given("use_tp_pp_dp_mapping") else "tp-cp-dp-pp",

@@ -18,7 +18,7 @@ STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
 EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
-    "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy",
+    "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 
@@ -71,6 +71,8 @@ def _degrees(made: Exported) -> Words:
     yield "global-batch-size", plan.global_batch
     if plan.sequence_parallel:
         yield "sequence-parallel", True
+    if plan.tp_comm_overlap and plan.tp > 1:
+        yield "tp-comm-overlap", True
     if plan.rank_order == "tp-cp-pp-dp":
         yield "use-tp-pp-dp-mapping", True
 

@@ -97,7 +97,9 @@ class Plan:
     is memory bound; `fused_wgrad`: products add weight gradients to the sum themselves (Megatron-LM's gradient
     accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a pipeline message each
     (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives run beside products
-    (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for). `blocking_sends`: both ranks
+    (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for); `tp_comm_overlap`: what
+    sequence parallelism gathers and scatters around dense MLPs, attention but MLA's, and state spaces runs in pieces
+    with the products (Megatron-LM's --tp-comm-overlap). `blocking_sends`: both ranks
     stand still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory
     law holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
     selective recompute of every second product, gathered inputs of products kept for the backward). `core_modules`:
@@ -153,6 +155,7 @@ class Plan:
     fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
     tp_overlap: bool = DERIVED
+    tp_comm_overlap: bool = False
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED
     core_modules: bool = DERIVED
@@ -192,6 +195,8 @@ class Plan:
                 object.__setattr__(self, key, value)
                 derived.append(key)
                 assumed.append(f"plan.{key} = {str(value).lower()} (default)")
+        if self.tp_comm_overlap and self.tp > 1 and not self.sequence_parallel:
+            raise InputError("tp_comm_overlap", True, "false without sequence_parallel, which it cuts the traffic of")
         object.__setattr__(self, "assumptions", tuple(assumed))
         object.__setattr__(self, "derived", frozenset(derived))
 

@@ -142,23 +142,24 @@ def _spellings() -> dict[str, str]:
 
 
 def _facts(row: Measured) -> list[Mapping[str, Any]]:
-    """Return what a model's name says; a family's habits ("starts") count only where no catalog entry states them."""
+    """Return what a name and a source say; a family's habits ("starts") count where no catalog entry states them."""
     name = row.model
     free = _base(row) is None
     return [
         fact
         for fact in _agreed(row)
-        if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact["has"] in name)
+        if ((free and name.startswith(fact["starts"])) if "starts" in fact else fact.get("has", "") in name)
         and fact.get("lacks", "\0") not in name
     ]
 
 
 def _agreed(row: Measured) -> list[Mapping[str, Any]]:
-    """Return the terms whose `where` agrees with the row's columns."""
+    """Return the terms whose `from` begins the row's source and whose `where` agrees with its columns."""
     return [
         fact
         for fact in _aliases()["terms"]
-        if all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
+        if row.source.startswith(fact.get("from", ""))
+        and all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
     ]
 
 

@@ -13,7 +13,7 @@ from sim.costs.layers.structure import BlockKind
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level, symbol_values
 from sim.engine.placed import stage_costs
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
 from tests.oracle import reference
 
@@ -137,9 +137,34 @@ def test_without_overlap_backward_waits_for_every_collective(sequence_parallel):
     assert changed <= {"input_tp", "head_input_tp", "backward_host", "forward_lead"}
 
 
-def test_overlap_is_of_no_matter_without_tensor_parallelism():
+@pytest.mark.parametrize("change", [{"tp_overlap": False}, {"tp_comm_overlap": True}])
+def test_overlap_is_of_no_matter_without_tensor_parallelism(change):
     m = models["llama3-8b"]
-    assert costs(m, Plan(global_batch=8, tp_overlap=False)) == costs(m, Plan(global_batch=8))
+    assert costs(m, Plan(global_batch=8, **change)) == costs(m, Plan(global_batch=8))
+
+
+def test_what_runs_in_pieces_leaves_one_of_them_and_what_it_slows():
+    """The four collectives of a forward layer, all shorter than their products, and the two that wait backward."""
+    m, tp = models["gpt3-175b"], 4
+    alone, pieces = (costs(m, Plan(tp=tp, global_batch=8, tp_comm_overlap=on)) for on in (False, True))
+    left = 1 / tp + run_level().parameters.overlap_slowdown
+    assert pieces["forward_tp"] == pytest.approx(left * alone["forward_tp"])
+    waits = alone["forward_tp"] / 2
+    assert alone["input_tp"] - pieces["input_tp"] == pytest.approx((1 - left) * waits)
+    again = [costs(m, Plan(tp=tp, global_batch=8, recompute="full", tp_comm_overlap=on)) for on in (False, True)]
+    assert again[1]["input_tp"] < again[0]["input_tp"]
+
+
+def test_pieces_are_of_what_sequence_parallelism_moves_around_plain_layers():
+    with pytest.raises(InputError, match="tp_comm_overlap"):
+        Plan(tp=2, global_batch=8, sequence_parallel=False, tp_comm_overlap=True)
+    latent = Model(layers=4, hidden=2048, heads=16, kv_lora_rank=256, rope_head_dim=32, head_dim=128)
+    plain = replace(latent, kv_lora_rank=0, rope_head_dim=0)
+    saved = []
+    for model in (latent, plain):
+        off, on = (costs(model, Plan(tp=2, global_batch=8, tp_comm_overlap=on))["forward_tp"] for on in (False, True))
+        saved.append(off - on)
+    assert 0 < saved[0] < saved[1]  # its MLP alone
 
 
 def test_zero_3_gathers_in_every_pass():

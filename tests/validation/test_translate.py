@@ -243,6 +243,16 @@ def test_newer_software_takes_the_profile_of_newer_libraries(tmp_path) -> None:
     assert case(tmp_path, source="a stack 26.08", device="a100-sxm-80gb").cluster.profile == "a100-sxm-80gb"
 
 
+def test_nvidias_tables_leave_out_what_its_recipes_say(tmp_path) -> None:
+    cells = {"tp": "2", "sequence_parallel": "", "device": "gb200"}
+    for source, precision, said in (("NVIDIA x", "fp8", True), ("NVIDIA x", "nvfp4", False), ("x", "fp8", False)):
+        found = case(tmp_path, source=source, precision=precision, **cells)
+        assert (found.plan.sequence_parallel, found.plan.tp_comm_overlap) == ("NVIDIA" in source, said)
+        assert (found.plan.gradient_dtype == "bf16") == ("NVIDIA" in source)
+    stated = cells | {"sequence_parallel": "0", "precision": "nvfp4"}
+    assert not case(tmp_path, source="NVIDIA x", **stated).plan.sequence_parallel
+
+
 def test_releases_are_in_their_order() -> None:
     names = ["25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.06.02", "26.08"]
     years = [released(f"a stack {name}") for name in names]
@@ -404,6 +414,6 @@ def test_aliases_have_sources_and_known_parts() -> None:
     held = json.loads(folder("aliases.json").read_text())
     assert len(held["models"]["source"]) > 10
     for fact in held["terms"]:
-        assert ("starts" in fact) != ("has" in fact)
-        parts = {"starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
+        assert ("starts" in fact) + ("has" in fact or "from" in fact) == 1
+        parts = {"from", "starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
         assert len(fact["source"]) > 10 and set(fact) <= parts

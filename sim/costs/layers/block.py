@@ -1,6 +1,7 @@
 """A whole layer: its sub-layers with norms, residuals and collectives, and what the backward pass repeats."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import sympy as sp
 
@@ -56,15 +57,15 @@ def separate_norms(kind: BlockKind) -> set[str]:
 
 
 def _mixer(kind: BlockKind, size: Sizes) -> Iterator[Op]:
-    first = "in projection" if kind.mixer == "mamba" else "qkv"
+    first, last = ("in projection", "out projection") if kind.mixer == "mamba" else ("qkv", "attention out")
     yield from mamba(size) if kind.mixer == "mamba" else attention(kind, size)
     yield from residual("attention residual", size.norm_tokens, kind.dropout)
     if kind.mixer == "mla":
         yield from latent_parallel(size)
     elif not (kind.parallel and _whole_mlp(kind)):  # a parallel block reduces both halves at once
-        yield from tensor_parallel("attention", first, size.boundary_bytes)
+        yield from tensor_parallel("attention", first, size.boundary_bytes, last)
     if kind.cross:
-        yield from tensor_parallel("cross", "cross query", size.boundary_bytes)
+        yield from tensor_parallel("cross", "cross query", size.boundary_bytes, "cross out")
 
 
 def _mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -72,7 +73,7 @@ def _mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     if not kind.parallel or kind.mixer == "none":
         yield from residual("mlp residual", size.norm_tokens, kind.dropout)
     if _whole_mlp(kind):
-        yield from tensor_parallel("mlp", "mlp up", size.boundary_bytes)
+        yield from tensor_parallel("mlp", "mlp up", size.boundary_bytes, "mlp down")
 
 
 def _whole_mlp(kind: BlockKind) -> bool:
@@ -132,7 +133,7 @@ def recomputed(kind: Kind, index: int) -> list[Op]:
     """Return what the backward pass repeats (`repeats`)."""
     share = repeats(kind, index)
     return [
-        Op(op.name, "recompute", op.kind, part * op.seconds, part * op.flop, part * op.bytes, op.overlap)
+        replace(op, phase="recompute", seconds=part * op.seconds, flop=part * op.flop, bytes=part * op.bytes)
         for op in block(kind, index)
         if op.phase == "forward"
         for part in (share(op),)

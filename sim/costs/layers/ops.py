@@ -23,8 +23,9 @@ class Op:
     """One kernel or collective of a layer.
 
     phase: forward, backward_input, backward_weight or recompute; kind: compute, tp, cp or ep; seconds, flop and
-    moved bytes per microbatch and rank; `overlap` names the product a collective runs beside. FLOP of
-    core attention are halved by the causal mask in every form, as model FLOP are (eager kernels compute all).
+    moved bytes per microbatch and rank; `overlap` names the product a collective runs beside, `pieces` those that equal
+    parts of it run with piece by piece, with the plan's `tp_comm_overlap`. FLOP of core attention are halved by the
+    causal mask in every form, as model FLOP are (eager kernels compute all).
     An operation may stand for several `launches`; `product`: it is a matrix product.
     """
 
@@ -37,6 +38,7 @@ class Op:
     overlap: str = ""
     launches: Expr = 1
     product: bool = False
+    pieces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kernels.belong(self)
@@ -220,8 +222,10 @@ def residual(name: str, rows: Expr, dropout: bool) -> Iterator[Op]:
     yield moved(f"{name} dgrad", "backward_input", sizes[1], "residual", "backward", rows=rows)
 
 
-def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
+def tensor_parallel(half: str, product: str, size: Expr, last: str = "") -> Iterator[Op]:
     """Yield the collectives of one half of a block, whose first product is `product`, on `size` bytes.
+
+    last: its last product, where Transformer Engine runs what is gathered and scattered in pieces with both.
 
     Forward: an all-reduce, or all-gather and reduce-scatter with sequence parallelism. Backward: the gradient
     of the half's input is reduced beside the first product's weight gradient (Megatron-LM's asynchronous
@@ -231,8 +235,9 @@ def tensor_parallel(half: str, product: str, size: Expr) -> Iterator[Op]:
     """
     reduce, gather = tp_group.all_reduce(size), tp_group.all_gather(size)
     sp = sequence_parallel
-    yield Op(f"{half} reduce", "forward", "tp", (1 - sp) * reduce + 2 * sp * gather, 0, size)
-    yield Op(f"{half} gradient gather", "backward_input", "tp", sp * gather, 0, size)
+    both, back = ((product, last), (f"{last} dgrad",)) if last else ((), ())
+    yield Op(f"{half} reduce", "forward", "tp", (1 - sp) * reduce + 2 * sp * gather, 0, size, pieces=both)
+    yield Op(f"{half} gradient gather", "backward_input", "tp", sp * gather, 0, size, pieces=back)
     yield Op(f"{half} input gather", "backward_input", "tp", gathered_again * gather, 0, size, f"{product} dgrad")
     beside = (1 - sp) * reduce + sp * gather
     yield Op(f"{half} gradient reduce", "backward_input", "tp", beside, 0, size, f"{product} wgrad")
@@ -247,12 +252,16 @@ def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
     """Return the seconds of collectives in `phase` that the product they run beside does not hide.
 
     What runs side by side slows both: `overlap_slowdown` of the shorter one is paid in any case. Without the plan's
-    `tp_overlap` nothing hides those of tensor parallelism.
+    `tp_overlap` nothing hides those of tensor parallelism; with its `tp_comm_overlap` those that no product runs beside
+    run in pieces with one.
     """
     beside = {op.name: op.seconds for op in ops if op.kind == "compute"}
     asynchronous = symbol("tp_overlap") if kind == "tp" else 1
 
     def shown(op: Op) -> Expr:
+        if op.pieces:
+            each, on = op.seconds / len(op.pieces), symbol("tp_comm_overlap")
+            return (1 - on) * op.seconds + on * sum(in_pieces(each, beside.get(name, 0)) for name in op.pieces)
         if not op.overlap:
             return op.seconds
         return asynchronous * hidden_beside(op.seconds, beside[op.overlap]) + (1 - asynchronous) * op.seconds
@@ -263,3 +272,12 @@ def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
 def hidden_beside(time: Expr, cover: Expr) -> Expr:
     """Return what `time` adds to a concurrent `cover`: `contention.two_streams` with one slowdown, less `cover`."""
     return maximum(time - cover, 0) + symbol("overlap_slowdown") * minimum(time, cover)
+
+
+def in_pieces(time: Expr, cover: Expr) -> Expr:
+    """Return what a collective of `time` adds to a product of `cover` where both run in as many pieces as ranks.
+
+    Its first or last piece has nothing beside it, and a product that is shorter leaves more (Transformer Engine's
+    userbuffers, `transformer_engine/common/comm_gemm_overlap`; arXiv 2406.06858, section 3).
+    """
+    return maximum(time / tp, time - cover * (1 - 1 / tp)) + symbol("overlap_slowdown") * minimum(time, cover)

@@ -41,6 +41,7 @@ CHANGES = {
     "fused_wgrad": ({}, False),
     "scatter_gather": ({"tp": 2, "pp": 2, "sequence_parallel": False}, False),
     "tp_overlap": ({"tp": 2}, False),
+    "tp_comm_overlap": ({"tp": 2}, True),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
     "core_modules": ({}, False),
