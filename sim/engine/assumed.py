@@ -30,7 +30,7 @@ def _of_newer_software(profile: Profile) -> tuple[str, ...]:
     if newer is None:
         return ()
     of = f"the kernels of {load_profile(newer).base} with libraries of {newer[-4:]}"
-    return (f"software since mid-2024 is faster: cluster.profile = {newer} takes {of}, carried over",)
+    return (f"newer software is faster: cluster.profile = {newer} takes {of}, carried over",)
 
 
 def of_hardware(cluster: Cluster, plan: Plan) -> tuple[str, ...]:

@@ -45,12 +45,12 @@ def test_whose_hosts_they_are_is_told():
 def test_the_same_chip_with_newer_libraries_is_told():
     """And what is told can be had: products of newer libraries take less time than those of the estimate."""
     model, plan = models["gpt3-175b"], Plan(tp=8, global_batch=16)
-    told = next(line for line in simulate(model, H100, plan).assumptions if line.startswith("software since"))
+    told = next(line for line in simulate(model, H100, plan).assumptions if line.startswith("newer software"))
     assert "cluster.profile = h100-sxm-80gb-2026 takes the kernels of h200-sxm-141gb with libraries of 2026" in told
     other = Cluster.of("h100-sxm-80gb", nodes=1, profile="h100-sxm-80gb-2026")
     steps = [simulate(model, cluster, plan) for cluster in (H100, other)]
     assert 0.75 < steps[1].step_time_s / steps[0].step_time_s < 0.95
-    assert not any(line.startswith("software since") for line in steps[1].assumptions)
+    assert not any(line.startswith("newer software") for line in steps[1].assumptions)
     assert steps[1].sigma_log > steps[0].sigma_log  # no run that was fitted has these kernels
 
 
