@@ -34,7 +34,7 @@ TEMPO = ", Tempo's layers"
 FIXES = 3
 """Changes that are named where a plan does not fit."""
 ORIGINS = (
-    "profile ", "software since ", "precision ", "experts ", "collectives: logs of ", f"run level: {OF_THE_SITE}",
+    "profile ", "newer software ", "precision ", "experts ", "collectives: logs of ", f"run level: {OF_THE_SITE}",
 )  # fmt: skip
 """How those of a step's assumptions begin that say whose kernels were timed, what is known of one's own cluster, and
 what decides among precisions and ranks of experts."""
