@@ -9,7 +9,8 @@ from sim.specs.fields import InputError
 from sim.specs.job import Job, read_sections
 from sim.specs.model import Model
 from sim.specs.plan import Plan
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 
 
 def broken_rules(model: Model, cluster: Cluster, plan: Plan) -> list[InputError]:
@@ -20,7 +21,7 @@ def broken_rules(model: Model, cluster: Cluster, plan: Plan) -> list[InputError]
     spread = Spread.of(plan, cluster)
     # A rule about a number that was left out only repeats what an earlier one says.
     broken = [rule for rule in RULES if rule.broken(model, spread) and getattr(plan, rule.knob) is not None]
-    return [InputError(f"plan.{r.knob}", getattr(plan, r.knob), r.allowed(model, spread)) for r in broken]
+    return [rule.error(plan, "plan", model, spread) for rule in broken]
 
 
 def check_job(raw: Mapping[str, Any], folder: Path) -> tuple[Job | None, list[InputError]]:

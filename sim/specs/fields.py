@@ -55,11 +55,15 @@ class InputError(ValueError):
 
     The message also says what was probably meant: names are found where `allowed` lists them as "one of ..." or "known
     keys: ...". A value that is required and was left out is None. `also` holds further problems that were found
-    together with this one.
+    together with this one. `condition` is what any allowed value keeps; `suggestion` names values and ways out that
+    keep it, which may break another condition. `allowed` is both, one after the other.
     """
 
-    def __init__(self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = ()) -> None:
-        self.also = tuple(also)
+    def __init__(
+        self, path: str, value: object, allowed: str, also: "Sequence[InputError]" = (), suggestion: str = ""
+    ) -> None:
+        self.also, self.condition, self.suggestion = tuple(also), allowed, suggestion
+        allowed += suggestion
         shown = repr(list(value) if isinstance(value, tuple) else value)  # a file's list
         self.path, self.value, self.allowed = path, value, allowed
         place = short(path if path.isprintable() else repr(path), 200)
@@ -71,7 +75,8 @@ class InputError(ValueError):
     def under(self, parent: str) -> "InputError":
         """Return the same error seen from the enclosing object."""
         path = f"{parent}.{self.path}" if self.path else parent
-        return InputError(path, self.value, self.allowed, [other.under(parent) for other in self.also])
+        others = [other.under(parent) for other in self.also]
+        return InputError(path, self.value, self.condition, others, self.suggestion)
 
 
 def short(text: str, most: int) -> str:

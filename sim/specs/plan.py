@@ -12,7 +12,8 @@ from sim.specs.cluster import Cluster
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.model import Model
 from sim.specs.pipelines import PIPELINES, Pipeline
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 from sim.units import many
 
 Recompute = Literal["none", "selective", "full"]
@@ -270,7 +271,7 @@ class Plan:
         spread = Spread.of(plan, cluster)
         for rule in RULES:
             if rule.broken(model, spread):
-                raise InputError(f"plan.{rule.knob}", getattr(plan, rule.knob), rule.allowed(model, spread))
+                raise rule.error(plan, "plan", model, spread)
         if model.table and (model.table.dtype == "float32") != (plan.precision == "fp32"):
             allowed = f"{'fp32' if plan.precision != 'fp32' else 'one of 16 bit'}: the table is of {model.table.dtype}"
             raise InputError("plan.precision", plan.precision, allowed)
@@ -369,5 +370,5 @@ def _staged(plan: Plan, model: Model, cluster: Cluster) -> PlacedPlan:
         for rule in RULES:
             if rule.broken(model, spread):
                 path = f"plan.stages.{i}" if rule.knob in PER_STAGE else "plan"
-                raise InputError(f"{path}.{rule.knob}", getattr(own, rule.knob), rule.allowed(model, spread))
+                raise rule.error(own, path, model, spread)
     return PlacedPlan(plan=plan, dp=gcd(*(s.dp for s in parts)), microbatches=plan.global_batch // samples[0])

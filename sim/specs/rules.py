@@ -4,18 +4,17 @@ A single plan is refused with the rule's text; the tuner evaluates the same pred
 what each rule excludes.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.specs.cluster import Cluster
+from sim.specs.fields import InputError
 from sim.specs.model import Model
-from sim.specs.pipelines import ASYNCHRONOUS, LOOPED, V_SHAPED, microbatches_to_steady
+from sim.specs.pipelines import LOOPED, V_SHAPED
+from sim.specs.spread import Spread
 from sim.units import many
 
 if TYPE_CHECKING:
@@ -23,83 +22,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The numbers that the rules look at; each a scalar, or all of them arrays that broadcast."""
-
-    gpus: Any
-    tp: Any
-    pp: Any
-    virtual_stages: Any
-    dp: Any
-    global_batch: Any
-    micro_batch: Any
-    group: Any
-    sequence_parallel: Any
-    schedule: Any
-    cp: Any = 1
-    ep: Any = 1
-    etp: Any = 1
-    shard: Any = 0
-    stage_layers: tuple[int, ...] = ()
-    zero: Any = 1
-    selective: Any = False
-    repeats: Any = True
-    repeated: int = 0
-    tempo: Any = False
-
-    @classmethod
-    def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
-        """Return the numbers of one plan on so many devices (0: all); dp is what tp and pp leave if not given."""
-        return cls(
-            gpus=gpus or cluster.gpus,
-            tp=plan.tp,
-            pp=plan.pp,
-            virtual_stages=plan.virtual_stages,
-            dp=plan.dp or max(1, cluster.gpus // (plan.tp * plan.pp * plan.cp)),
-            global_batch=plan.global_batch,
-            micro_batch=plan.micro_batch,
-            group=plan.microbatch_group_size,
-            sequence_parallel=plan.sequence_parallel,
-            schedule=plan.schedule,
-            cp=plan.cp,
-            ep=plan.ep,
-            etp=plan.etp,
-            shard=plan.fsdp_shard or 0,
-            stage_layers=plan.stage_layers or (),
-            zero=plan.zero,
-            selective=plan.recompute == "selective",
-            repeats=plan.recompute != "none",
-            repeated=plan.recompute_layers or 0,
-            tempo=plan.tempo,
-        )
-
-    @cached_property
-    def interleaved(self) -> Any:
-        """Whether microbatches are taken in groups of a given size."""
-        return np.asarray(self.schedule) == "interleaved"
-
-    @cached_property
-    def chunked(self) -> Any:
-        """Whether the schedule takes several chunks a rank."""
-        return np.isin(self.schedule, LOOPED + V_SHAPED)
-
-    @cached_property
-    def microbatches(self) -> Any:
-        """Microbatches of one replica in a step."""
-        return self.global_batch // (self.dp * self.micro_batch)
-
-    @property
-    def endless(self) -> Any:
-        """Stages x microbatches that the engine runs of a schedule without flush; 0 of others."""
-        runs = self.pp * self.virtual_stages * microbatches_to_steady(self.microbatches, self.pp)
-        return np.isin(self.schedule, ASYNCHRONOUS) * runs
-
-
-@dataclass(frozen=True)
 class Rule:
     """One condition: the knob to change, a short reason, the predicate and the text of what is allowed.
 
-    switched: the predicate looks at zero, selective or sequence_parallel.
+    switched: the predicate looks at zero, selective or sequence_parallel; suggestion: as of an `InputError`.
     """
 
     knob: str
@@ -107,6 +33,12 @@ class Rule:
     broken: Callable[[Model, Spread], Any]
     allowed: Callable[[Model, Spread], str]
     switched: bool = False
+    suggestion: Callable[[Model, Spread], str] = lambda model, spread: ""
+
+    def error(self, plan: "Plan", path: str, model: Model, spread: Spread) -> InputError:
+        """Return what is wrong with a plan, below `path`, that breaks the rule."""
+        allowed, suggestion = self.allowed(model, spread), self.suggestion(model, spread)
+        return InputError(f"{path}.{self.knob}", getattr(plan, self.knob), allowed, suggestion=suggestion)
 
 
 def divisors(n: int) -> list[int]:
@@ -122,23 +54,30 @@ def nearest(value: int, options: list[int]) -> str:
     return " or ".join(map(str, below + above))
 
 
-def without_nearest(allowed: str) -> str:
-    """Return what a rule allows without the values and ways out that it names, which may break another rule."""
-    return re.sub(r" \(or give stage_layers\)|; (nearest|no (pp|cp|virtual_stages) does).*", "", allowed)
-
-
 def shards(model: Model, ranks: Any, tp: Any, spread: Any) -> Any:
     """Return whether ZeRO has anything to shard: some of `ranks` (dp x cp) hold the same weights, or some of the tp x
     `ranks` of a stage the same experts, of which they hold `spread` (ep x etp) different parts."""
     return (np.asarray(ranks) > 1) | ((model.experts > 0) & (np.asarray(tp) * ranks > spread))
 
 
-def _splits(name: str, attribute: str) -> Rule:
-    def allowed(model: Model, s: Spread) -> str:
-        size = getattr(model, attribute)
-        return f"a divisor of model.{attribute} = {size}; nearest {nearest(s.tp, divisors(size))}"
+def _divisor(knob: str, reason: str, attribute: str, broken: Callable[[Model, Spread], Any]) -> Rule:
+    """Return the rule that a knob divides a number of the model (`heads`, shown as `model.heads`)."""
 
-    return Rule("tp", f"tp does not divide the {name}", lambda m, s: getattr(m, attribute) % s.tp != 0, allowed)
+    def size(model: Model) -> int:
+        return int(getattr(model, attribute.removeprefix("model.")))
+
+    return Rule(
+        knob,
+        reason,
+        broken,
+        lambda m, s: f"a divisor of {attribute} = {size(m)}",
+        suggestion=lambda m, s: f"; nearest {nearest(getattr(s, knob), divisors(size(m)))}",
+    )
+
+
+def _splits(name: str, attribute: str) -> Rule:
+    reason = f"tp does not divide the {name}"
+    return _divisor("tp", reason, f"model.{attribute}", lambda m, s: getattr(m, attribute) % s.tp != 0)
 
 
 def _encodes(model: Model) -> bool:
@@ -150,7 +89,7 @@ def _per_rank(name: str, tokens: int, s: Spread) -> str:
 
 
 def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any]) -> Rule:
-    def allowed(model: Model, s: Spread) -> str:
+    def suggestion(model: Model, s: Spread) -> str:
         other = s.virtual_stages if knob == "pp" else s.pp
         value = s.pp if knob == "pp" else s.virtual_stages
         good = [d for d in divisors(model.layers) if model.layers % (d * other) == 0]
@@ -158,26 +97,29 @@ def _layers_knob(knob: str, reason: str, broken: Callable[[Model, Spread], Any])
             good = [d for d in good if s.gpus % (s.tp * s.cp * d) == 0]
         beside = f"{'virtual_stages' if knob == 'pp' else 'pp'} {other}"
         near = f"nearest {nearest(value, good)}" if good else f"no {knob} does beside {beside}"
-        return f"pp x virtual_stages must divide layers = {model.layers} (or give stage_layers); {near}"
+        return f" (or give stage_layers); {near}"
 
-    return Rule(knob, reason, broken, allowed)
+    return Rule(
+        knob,
+        reason,
+        broken,
+        lambda m, s: f"pp x virtual_stages must divide layers = {m.layers}",
+        suggestion=suggestion,
+    )
 
 
-def _mesh(model: Model, s: Spread) -> str:
+def _near_mesh(model: Model, s: Spread) -> str:
     inner = s.tp * s.cp
     good = [d for d in divisors(s.gpus) if s.gpus % (inner * d) == 0 and model.layers % (d * s.virtual_stages) == 0]
-    cp = f" x cp {s.cp}" if s.cp > 1 else ""
-    other = [d for d in divisors(s.gpus) if s.gpus % (d * s.cp * s.pp) == 0]
-    near = "no pp does" + (f": nearest tp {nearest(s.tp, other)}" if other else ", nor any tp beside this one")
     if good:
-        near = f"nearest pp {nearest(s.pp, good)}"
-    return f"tp {s.tp}{cp} x pp {s.pp} must divide {many(s.gpus, 'GPU')}; {near}"
+        return f"; nearest pp {nearest(s.pp, good)}"
+    other = [d for d in divisors(s.gpus) if s.gpus % (d * s.cp * s.pp) == 0]
+    return "; no pp does" + (f": nearest tp {nearest(s.tp, other)}" if other else ", nor any tp beside this one")
 
 
-def _ring(model: Model, s: Spread) -> str:
+def _near_ring(model: Model, s: Spread) -> str:
     good = [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0]
-    near = f"nearest cp {nearest(s.cp, good)}" if good else f"no cp does beside tp {s.tp}"
-    return f"tp {s.tp} x cp {s.cp} must divide {many(s.gpus, 'GPU')}; {near}"
+    return f"; nearest cp {nearest(s.cp, good)}" if good else f"; no cp does beside tp {s.tp}"
 
 
 def _no_mesh(model: Model, s: Spread) -> Any:
@@ -271,11 +213,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _splits("MLP width", "ffn"),
     _splits("shared experts' width", "shared_ffn"),
-    Rule(
+    _divisor(
         "tp",
         "tp does not divide the state-space heads",
+        "model.ssm_heads",
         lambda m, s: ("M" in m.pattern) & (m.ssm_heads % s.tp != 0),
-        lambda m, s: f"a divisor of model.ssm_heads = {m.ssm_heads}; nearest {nearest(s.tp, divisors(m.ssm_heads))}",
     ),
     Rule(
         "cp",
@@ -287,9 +229,16 @@ RULES: tuple[Rule, ...] = (
         "cp",
         "tp x cp does not divide the GPUs",
         lambda m, s: (s.cp > 1) & (s.gpus % (s.tp * s.cp) != 0),
-        _ring,
+        lambda m, s: f"tp {s.tp} x cp {s.cp} must divide {many(s.gpus, 'GPU')}",
+        suggestion=_near_ring,
     ),
-    Rule("pp", "tp x pp does not divide the GPUs", _no_mesh, _mesh),
+    Rule(
+        "pp",
+        "tp x pp does not divide the GPUs",
+        _no_mesh,
+        lambda m, s: f"tp {s.tp}{f' x cp {s.cp}' if s.cp > 1 else ''} x pp {s.pp} must divide {many(s.gpus, 'GPU')}",
+        suggestion=_near_mesh,
+    ),
     Rule(
         "dp",
         "tp x pp x dp is not the number of GPUs",
@@ -399,17 +348,12 @@ RULES: tuple[Rule, ...] = (
         lambda m, s: f"a divisor of {_per_rank('encoder_seq', m.encoder_seq, s)} with sequence_parallel",
         switched=True,
     ),
-    Rule(
-        "cp",
-        "cp does not divide the sequence",
-        lambda m, s: m.seq % s.cp != 0,
-        lambda m, s: f"a divisor of seq = {m.seq}; nearest {nearest(s.cp, divisors(m.seq))}",
-    ),
-    Rule(
+    _divisor("cp", "cp does not divide the sequence", "seq", lambda m, s: m.seq % s.cp != 0),
+    _divisor(
         "cp",
         "cp does not divide the encoder's sequence",
+        "encoder_seq",
         lambda m, s: _encodes(m) & (m.encoder_seq % s.cp != 0),
-        lambda m, s: f"a divisor of encoder_seq = {m.encoder_seq}; nearest {nearest(s.cp, divisors(m.encoder_seq))}",
     ),
     Rule(
         "ep",

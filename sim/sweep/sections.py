@@ -17,7 +17,7 @@ from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.fields import UNIONS, check, class_of, init_names
 from sim.specs.job import section_readers
 from sim.specs.model_file import read_model
-from sim.specs.rules import Spread
+from sim.specs.spread import Spread
 from sim.sweep.numbering import Axis, Column
 
 MOST_HELD = 50_000

@@ -6,7 +6,8 @@ from typing import Any
 
 from sim.engine.step import Step, simulate
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 from sim.sweep.filters import SECTIONS
 from sim.sweep.grid import Grid
 from sim.sweep.numbering import Column, distinct

@@ -22,7 +22,8 @@ from sim.engine.step import device_memory, memory_sigma, most_allocated
 from sim.schedules import CLOSED
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import precision
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 from sim.tuner.chunks import Pipelines, Stacks
 from sim.tuner.grids import distinct, evaluated
 from sim.tuner.score import Floats, Scores, layout, row_values, scalars, score_members

@@ -17,7 +17,8 @@ from sim.specs.fields import read
 from sim.specs.job import Target
 from sim.specs.pipelines import PIPELINES
 from sim.specs.plan import RECOMPUTE
-from sim.specs.rules import RULES, Rule, Spread, divisors, shards
+from sim.specs.rules import RULES, Rule, divisors, shards
+from sim.specs.spread import Spread
 from sim.tuner.limits import on_target
 
 Column = NDArray[np.int64]

@@ -14,7 +14,8 @@ from sim.costs.profile import load_profile
 from sim.costs.run_level import level_of, straggling
 from sim.engine.closed_form import PLACES
 from sim.specs import Cluster
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 from sim.tuner.options import PLACE, Grid, Question, Table, Techniques, joined, per_layer
 from sim.tuner.solvers.chain import Cell, Chain, Ints, frontier
 

@@ -24,7 +24,6 @@ from sim.report.sections import step_cards
 from sim.report.text import answer
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
-from sim.specs.rules import without_nearest
 from sim.tuner.effects import MEMORY_SIZE, PRICE
 from sim.tuner.fixes import fixes
 from sim.tuner.nearest import nearest
@@ -239,7 +238,7 @@ class WhatIf(w.HBox):
         name = error.path.removeprefix("plan.")
         self._answer.value = (
             f"<p class='say wrong'><b>Not possible:</b> {escape(name)} {escape(str(error.value))}; "
-            f"allowed: {escape(without_nearest(error.allowed))}. <i>What is pale is of the previous plan.</i></p>"
+            f"allowed: {escape(error.condition)}. <i>What is pale is of the previous plan.</i></p>"
         )
         near = nearest(*asked) if asked else []
         self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])

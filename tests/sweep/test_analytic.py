@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.plan import RECOMPUTE
-from sim.specs.rules import RULES, Spread
+from sim.specs.rules import RULES
+from sim.specs.spread import Spread
 from sim.sweep.evaluate import Evaluate, _array
 from sim.sweep.grid import Grid
 from sim.sweep.numbering import Column
