@@ -18,6 +18,7 @@ from sim.specs.resized import resized
 from sim.units import counted, many
 from sim.widgets.controls import Group
 from sim.widgets.knob import Knob, on_change
+from sim.widgets.names import named
 
 SEQUENCES = [2**k for k in range(9, 18)]
 DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts")
@@ -36,10 +37,10 @@ class ModelControls(Group):
     def __init__(self, model: Model, what: Callable[[], None]) -> None:
         self.base, self._what, self._quiet = model, what, False
         self.shown = {model.name: model}  # what the panel was brought to may be in no catalog
-        self.picker = w.Combobox(
+        self.picker = named(w.Combobox(
             value=model.name, options=sorted({*models, *self.shown}), ensure_option=False, continuous_update=False,
             layout=FULL, placeholder="a name of the catalog, or a path of config.json",
-        )  # fmt: skip
+        ), "model")  # fmt: skip
         self.seq = Knob("seq", SEQUENCES, model.seq, "sequence length, tokens")
         self.dimensions = {name: Knob(name, (), getattr(model, name)) for name in DIMENSIONS}
         self.facts = w.HTML()
@@ -112,15 +113,15 @@ class ClusterControls(Group):
     def __init__(self, cluster: Cluster, what: Callable[[], None]) -> None:
         self.base = cluster
         offered = list(devices) if cluster.device in devices else [cluster.device, *devices]
-        self.device = w.Dropdown(options=offered, value=cluster.device, layout=FULL)
+        self.device = named(w.Dropdown(options=offered, value=cluster.device, layout=FULL), "device")
         self.nodes = Knob("nodes", [2**k for k in range(12)], cluster.nodes)
         self.per_node = Knob("gpus_per_node", [1, 2, 4, 8, 16, 72], cluster.gpus_per_node, "GPUs per node")
-        self.profile = w.Combobox(
+        said = "profile that times it"
+        self.profile = named(w.Combobox(
             value=cluster.profile, options=names("profiles"), ensure_option=False, continuous_update=False, layout=FULL,
             placeholder="a profile of the catalog, or a folder with profile.json", disabled=bool(cluster.groups),
-        )  # fmt: skip
-        self.facts = w.HTML()
-        timed = w.HTML("profile that times it", layout=w.Layout(height="18px", margin="0"))
+        ), said)  # fmt: skip
+        self.facts, timed = w.HTML(), w.HTML(said, layout=w.Layout(height="18px", margin="0"))
         super().__init__([self.device, self.nodes, self.per_node, timed, self.profile, self.facts])
         self._what, self._quiet = what, False
         on_change([self.device], self._follow)

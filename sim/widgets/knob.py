@@ -16,6 +16,7 @@ STYLE = """<style>
   line-height: 18px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis}
 .trainsim .trainsim-controls .widget-html-content {line-height: 18px}
 .trainsim .trainsim-stale {opacity: 0.35}
+.trainsim .trainsim-read-label > label {position: absolute; width: 1px; overflow: hidden; clip-path: inset(50%)}
 .trainsim .cards {display: flex; flex-wrap: wrap; gap: 8px}
 .trainsim .card {flex: 1 1 104px; display: flex; flex-direction: column; line-height: 16px;
   border: 1px solid var(--jp-border-color2); border-radius: 6px; padding: 6px 10px}

@@ -1,6 +1,18 @@
 """Names and values of sliders for those who do not see the text above them: ipywidgets gives its handles none."""
 
+from typing import TypeVar
+
 import anywidget
+import ipywidgets as w
+
+Control = TypeVar("Control", bound=w.Widget)
+
+
+def named(control: Control, name: str) -> Control:
+    """Return a control that has nothing beside it that says what it is, with that as the label that only is read."""
+    control.description = name
+    control.add_class("trainsim-read-label")
+    return control
 
 
 class KnobNames(anywidget.AnyWidget):

@@ -16,6 +16,7 @@ from sim.report.sections import certainty_section, peak_table, step_cards, term_
 from sim.report.theme import Theme
 from sim.widgets.canvas import Canvas, pale
 from sim.widgets.copying import CopyButton
+from sim.widgets.names import named
 from sim.widgets.views import VIEWS, Draw, Option, Scene, View, words
 
 PADDING = 36
@@ -147,7 +148,7 @@ class Panes(w.Tab):
         choose: Callable[[int, bool], None],
         better: Callable[[str, bool], None],
     ) -> None:
-        self.rank = w.Dropdown(options=[FULLEST], layout=w.Layout(width="160px"))
+        self.rank = named(w.Dropdown(options=[FULLEST], layout=w.Layout(width="160px")), "curve over time of")
         self._selected: dict[str, list[int]] = {}
         self.options = {v.title: {o.field: _chooser(o, look) for o in v.options} for v in VIEWS}
         above = {v.title: [self.rank] if v.title == "Memory" else self.options[v.title].values() for v in VIEWS}

@@ -24,6 +24,7 @@ from sim.widgets.background import Progress
 from sim.widgets.background_bar import BackgroundBar, State
 from sim.widgets.canvas import Canvas
 from sim.widgets.knob import STYLE
+from sim.widgets.names import named
 from sim.widgets.width import WidthSensor
 
 EVERY_S = 1.0
@@ -64,11 +65,11 @@ class SweepView(w.VBox):
         self.bar = BackgroundBar("Start", self._asked, lambda _: self.refresh(), self._became, ended, (self.cancel,))
         self._said, self._cards, self._table, self._reasons = (w.HTML() for _ in range(4))
         self._said.layout.min_height = "52px"  # two lines: what is below stays in its place
-        named = [axis for axis in self.grid.numbering.axes if axis.path]
-        axes = {axis.path: axis.values for axis in named if 1 < len(axis.values) <= MOST_CHOSEN}
+        paths = [axis for axis in self.grid.numbering.axes if axis.path]
+        axes = {axis.path: axis.values for axis in paths if 1 < len(axis.values) <= MOST_CHOSEN}
         self.axis = w.Dropdown(options=list(axes), description="filter by", layout=w.Layout(width="420px"))
-        self.values = w.SelectMultiple(rows=4, layout=w.Layout(width="160px"))
-        names = [*(axis.path for axis in named), *COLUMNS]
+        self.values = named(w.SelectMultiple(rows=4, layout=w.Layout(width="160px")), "values to filter by")
+        names = [*(axis.path for axis in paths), *COLUMNS]
         wide = w.Layout(width="420px")
         self.columns = w.SelectMultiple(options=names, value=names, rows=4, description="columns", layout=wide)
         self.clear = w.Button(layout=w.Layout(width="auto"))

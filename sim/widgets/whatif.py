@@ -35,7 +35,7 @@ from sim.widgets.code import code_of
 from sim.widgets.controls import PlanControls, counted_title
 from sim.widgets.hardware import FACTORS, ClusterControls, HardwareControls, ModelControls, multiplied
 from sim.widgets.knob import STYLE
-from sim.widgets.names import KnobNames
+from sim.widgets.names import KnobNames, named
 from sim.widgets.panes import COMPUTING, NAMED, Panes
 from sim.widgets.views import VIEWS, Scene
 from sim.widgets.width import WidthSensor
@@ -84,7 +84,8 @@ class WhatIf(w.HBox):
         self.sensor = WidthSensor()
         self.tuning = BackgroundBar("Tune from here", self._tune, self._tuned)
         self.events = BackgroundBar("Run on the event engine", self._simulate, self._ran)
-        self.file = w.Text(placeholder="plan file, for example out/plan.json", layout=w.Layout(width="260px"))
+        file = w.Text(placeholder="plan file, for example out/plan.json", layout=w.Layout(width="260px"))
+        self.file = named(file, "plan file")
         wrapping = w.Layout(flex_flow="row wrap", align_items="flex-start")
         super().__init__([self._left(), self._right()], layout=wrapping)
         self.add_class("trainsim")
