@@ -4,6 +4,7 @@ Colours keep a distance of 14 or more (CIE76) under prot-, deuter- and tritanopi
 is hatched. Red and green never carry meaning alone.
 """
 
+import re
 from collections.abc import Mapping
 from html import escape
 from textwrap import wrap
@@ -38,8 +39,9 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 MARGIN = {"l": 64, "r": 12, "t": 56, "b": 44}
 HEIGHT = 300
 TRANSPARENT = "rgba(0,0,0,0)"
-LETTERS, LINE = 68, 16
-"""Of a line of a note, and its pixels; plotly.js cuts what is longer than the figure."""
+LETTERS, NARROW, LINE = 68, 48, 16
+"""Of a line of a note in a figure of 500 pixels and in 360, which is what of it a window of 760 shows beside its list
+of files, and a line's pixels; plotly.js cuts what is longer than the figure."""
 
 
 class Look(NamedTuple):
@@ -209,9 +211,10 @@ def safe(text: str) -> str:
     return escape(shorten(text), quote=False)
 
 
-def wrapped(text: str) -> tuple[str, int]:
-    """Return a note in lines that fit a figure of 500 pixels, and the pixels that its lines after the first need."""
-    lines = wrap(text, LETTERS, break_long_words=False)
+def wrapped(text: str, letters: int = LETTERS) -> tuple[str, int]:
+    """Return a note in lines of so many letters, and the pixels that its lines after the first need."""
+    whole = re.sub(r"(?<=\d) (?=[a-z])", "\u00a0", text)  # a number keeps its unit
+    lines = wrap(whole, letters, break_long_words=False, break_on_hyphens=False)
     return "<br>".join(lines), LINE * (len(lines) - 1)
 
 

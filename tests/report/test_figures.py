@@ -13,7 +13,7 @@ from sim.engine.timeline import Durations, Timeline
 from sim.report import figures
 from sim.report.figures.front import pareto
 from sim.report.text import overflow
-from sim.report.theme import CATEGORIES, LETTERS, LINE, OUTSIDE, PALETTE, TERMS
+from sim.report.theme import CATEGORIES, LETTERS, LINE, NARROW, OUTSIDE, PALETTE, TERMS, wrapped
 from sim.schedules import SCHEDULES, Kind, Shape, build
 from sim.specs import InputError
 from sim.tuner.front import front
@@ -67,7 +67,7 @@ def test_arguments_that_no_figure_can_have_are_refused(step: Step, tuned: Tuned)
 def test_timeline_says_what_a_step_takes_after_its_last_bar(step: Step) -> None:
     left = step.step_time_s - step.timeline.makespan * 1e-9
     note = f"; waiting for the slowest device adds {seconds(left)}"
-    title = figures.timeline(step).layout.xaxis.title.text.replace("<br>", " ")
+    title = figures.timeline(step).layout.xaxis.title.text.replace("<br>", " ").replace("\u00a0", " ")
     assert left > 1e-3 * step.step_time_s and title.endswith(note)
     beginning = figures.timeline(step, window=(0.0, 0.5 * step.step_time_s))
     unhindered = replace(step, step_time_s=step.timeline.makespan * 1e-9)
@@ -199,8 +199,11 @@ def test_names_of_rows_have_room(step: Step, overfull: Step) -> None:
 def test_notes_are_broken_into_lines_that_fit(step: Step) -> None:
     note = figures.timeline(step).layout.xaxis.title.text
     compared = figures.timeline_difference(uniform("zb-h1", 4, 8), uniform("1f1b", 4, 8)).layout
-    for text in (note, compared.title.text):
-        assert len(text) > LETTERS > max(map(len, text.split("<br>")))
+    for text, most in ((note, LETTERS), (compared.title.text, NARROW)):
+        assert len(text) > most >= max(map(len, text.split("<br>")))
+    assert wrapped("so it adds 12.5 ms, ring-all-reduce", 14)[0].split("<br>") == [
+        "so it adds", "12.5\u00a0ms,", "ring-all-reduce"
+    ]  # fmt: skip
     alike = figures.timeline_difference(uniform("1f1b", 4, 8), uniform("1f1b", 4, 8)).layout
     assert compared.height - alike.height == compared.margin.b - alike.margin.b == LINE
 
@@ -390,7 +393,7 @@ def test_a_difference_of_steps_says_what_no_bar_shows(step: Step) -> None:
     texts = [note.text for note in figure.layout.annotations]
     assert "waiting for the slowest device adds" in texts[0].replace("<br>", " ")
     assert "waiting for the slowest device adds 1" in texts[1].replace("<br>", " ")
-    assert all(len(line) <= LETTERS for text in texts for line in text.split("<br>"))
+    assert all(len(line) <= NARROW for text in texts for line in text.split("<br>"))
     more = sum(text.count("<br>") for text in texts)
     known = replace(step, step_time_s=step.timeline.makespan * 1e-9)  # nothing after the last bar
     assert more and figure.layout.height - figures.timeline_difference(known, known).layout.height == more * LINE

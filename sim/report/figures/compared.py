@@ -14,7 +14,7 @@ from sim.report.figures.gantt import MAX_BARS, Ints, Shown, draw, height, rank_t
 from sim.report.figures.timeline import Shading, after_note, of_actions, shade_note, spread, timeline_of
 from sim.report.numbers import signed, time_unit
 from sim.report.text import comparison_words
-from sim.report.theme import Theme, colour, frame, safe, wrapped
+from sim.report.theme import NARROW, Theme, colour, frame, safe, wrapped
 from sim.specs.arguments import checked
 from sim.validation.traces import Joined, measured_times
 
@@ -108,8 +108,8 @@ def _time(value_s: float) -> str:
 def _panels(shown: Sequence[Shown], titles: Sequence[str], words: str, shades: str, theme: Theme) -> go.Figure:
     """Return two panels, one above the other, on one time axis with one legend. shades: what paler colours mean."""
     unit = time_unit(max(s.finish for s in shown) * 1e-9)
-    note, more = wrapped(words)
-    heads = [wrapped(text) for text in titles]
+    note, more = wrapped(words, NARROW)
+    heads = [wrapped(text, NARROW) for text in titles]
     tall = height(*(len(s.rows) for s in shown)) + sum(room for _, room in heads)
     above, below = (rank_title(len(s.rows)) for s in shown)
     figure = frame(theme, tall + more, "", above, barmode="overlay", bargap=0.15)
