@@ -87,11 +87,15 @@ class _Scaled:
 
 def _costs(step: Step, cluster: Cluster, model: Callable[[str, Structure], Callable[[Values], Any]]) -> dict[str, Any]:
     """Return what `simulate` computes as the costs of the step's plan, with other models in place of its own."""
-    kinds = MODELS if step.plan.offloads else ("stage",)
     costs: dict[str, Any] = {}
-    for kind in kinds:
+    for kind in models_of(step):
         costs |= slowest(step.model, cluster, step.placed, step.level, partial(model, kind))
     return costs
+
+
+def models_of(step: Step) -> tuple[str, ...]:
+    """Return which of `MODELS` make the costs of a step: copies to and from host memory only where there are any."""
+    return tuple(MODELS) if step.plan.offloads else ("stage",)
 
 
 def log_rates(step: Step, along: Along, names: Sequence[str]) -> dict[str, float]:

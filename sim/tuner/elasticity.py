@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.layers.structure import Structure
-from sim.costs.offload import offload_model
 from sim.costs.profile import ATTENTION, MATRIX, OF_MEMORY
-from sim.costs.stage import stage_model
-from sim.engine.sensitivity import log_rates, times_with
+from sim.engine.sensitivity import MODELS, log_rates, models_of, times_with
 from sim.engine.step import Step
 from sim.specs import InputError
 from sim.specs.arguments import checked
@@ -88,7 +86,7 @@ def elasticities(step: Step, change: float = CHANGE) -> tuple[Elasticity, ...]:
     if not 0 < change <= LARGEST:
         raise InputError("change", change, f"more than 0, at most {LARGEST:g}")
     found = log_rates(step, parameter_of, tuple(PARAMETERS))
-    times = times_with(step, _factors(Structure.of(step.model), change))
+    times = times_with(step, _factors(Structure.of(step.model), models_of(step), change))
     made = [
         Elasticity(name, p.title, found[name], float(times[2 * i]), float(times[2 * i + 1]), p.is_time, change)
         for i, (name, p) in enumerate(PARAMETERS.items())
@@ -97,10 +95,10 @@ def elasticities(step: Step, change: float = CHANGE) -> tuple[Elasticity, ...]:
 
 
 @lru_cache(maxsize=16)
-def _factors(structure: Structure, change: float) -> Mapping[str, NDArray[np.float64]]:
-    """Return the factors on symbols that make each parameter in turn better and then worse by `change`."""
+def _factors(structure: Structure, kinds: tuple[str, ...], change: float) -> Mapping[str, NDArray[np.float64]]:
+    """Return the factors on symbols of these models that make each parameter in turn better, then worse by `change`."""
     factors: dict[str, NDArray[np.float64]] = {}
-    for symbol in {*stage_model(structure).symbols, *offload_model(structure).symbols}:
+    for symbol in {name for kind in kinds for name in MODELS[kind](structure).symbols}:
         for i, (name, parameter) in enumerate(PARAMETERS.items()):
             if parameter_of(symbol) == name:
                 better = np.ones(2 * len(PARAMETERS))

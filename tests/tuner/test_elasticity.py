@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.costs.offload import offload_walked
+from sim.engine.sensitivity import MODELS
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Links, Model, Offload, Plan
 from sim.specs.catalog import models
@@ -105,6 +107,16 @@ def test_what_is_not_used_has_no_effect_and_what_is_has_a_sign():
     assert all(e.better_s <= e.worse_s for e in found.values())
     moved = elasticities(simulate(MODEL, cluster, Plan(tp=2, global_batch=64, offload=Offload(activations=1.0))))
     assert next(e for e in moved if e.name == "host_bytes_per_s").elasticity < 0
+
+
+def test_a_plan_without_copies_does_not_wait_for_the_model_of_copies(monkeypatch):
+    """It takes seconds to write out, which a reader of the first tornado would wait for."""
+    asked = []
+    monkeypatch.setitem(MODELS, "offload", lambda structure: asked.append(structure) or offload_walked(structure))
+    step = simulate(MODEL, NODES, Plan(tp=2, global_batch=64))
+    assert elasticities(step, 0.37) and not asked  # a change that nobody has asked for before
+    elasticities(simulate(MODEL, NODES, Plan(tp=2, global_batch=64, offload=Offload(activations=1.0))), 0.37)
+    assert asked
 
 
 def test_on_a_mixed_cluster_the_slowest_devices_count():
