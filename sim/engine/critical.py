@@ -153,8 +153,9 @@ class _Walk:
             a.tolist() for a in (g.previous, g.first, g.source, program.lag)
         )
         self.rank, self.stage, self.microbatch = (a.tolist() for a in (g.rank, g.stage, g.microbatch))
-        self.kind = [KINDS[k] for k in g.kind.tolist()]
-        self.begin = min(self.start)
+        self.kind = g.kind.tolist()
+        self.begin = int(run.start.min())
+        self._actions: dict[int, Action] = {}
 
     def path(self, at: int) -> CriticalPath:
         found: list[Segment] = []
@@ -201,8 +202,11 @@ class _Walk:
 
     def _action(self, i: int) -> Action:
         """Return the action of operation i; of a message the one that sends it."""
-        of = self.source[self.first[i]] if self._is_message(i) else i
-        return Action(self.stage[of], self.kind[of], self.microbatch[of])
+        known = self._actions.get(i)  # asked for twice on a path: of what waits, and of what it has waited for
+        if known is None:
+            of = self.source[self.first[i]] if self._is_message(i) else i
+            known = self._actions[i] = Action(self.stage[of], KINDS[self.kind[of]], self.microbatch[of])
+        return known
 
     def _is_message(self, i: int) -> bool:
         return bool(self.cause) and self.cause[i] == Cause.MESSAGE

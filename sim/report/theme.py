@@ -149,11 +149,9 @@ for _theme in ("light", "dark"):
 
 def frame(theme: Theme, height: int, x_title: str, y_title: str, **layout: Any) -> go.Figure:
     """Return an empty figure with the shared template, fixed margins and axis titles."""
-    figure = go.Figure()
-    figure.update_layout(template=f"trainsim_{theme}", height=height, **layout)
-    figure.update_xaxes(title_text=x_title)
-    figure.update_yaxes(title_text=y_title)
-    return figure
+    axes = {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
+    # In one piece: every later change would be checked together with the whole template.
+    return go.Figure(layout=go.Layout(template=f"trainsim_{theme}", height=height, **layout, **axes))
 
 
 def marker(look: Look, theme: Theme) -> dict[str, Any]:

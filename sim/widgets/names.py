@@ -22,7 +22,7 @@ class KnobNames(anywidget.AnyWidget):
 
     _esm = """
     function render({ el }) {
-      let frame, panel;
+      let frame, panel; /* of a panel with figures beside the controls, the controls */
       const unnamed = ["[role=slider]", "input"].map((part) => `.trainsim-knob ${part}:not([aria-label])`).join();
       const name = () => {
         for (const part of panel.querySelectorAll(unnamed)) {
@@ -38,7 +38,7 @@ class KnobNames(anywidget.AnyWidget):
       const soon = () => { frame ??= requestAnimationFrame(() => { frame = undefined; name(); }); };
       const seen = new MutationObserver(soon);
       const begin = () => {
-        panel = el.closest(".trainsim");
+        panel = el.closest(".trainsim-controls") ?? el.closest(".trainsim");
         frame = panel ? undefined : requestAnimationFrame(begin);
         if (!panel) return;
         seen.observe(panel, { childList: true, subtree: true, attributeFilter: ["aria-valuetext"] });

@@ -218,15 +218,15 @@ class WhatIf(w.HBox):
         """Show a possible plan: cards, sentence, the open figure; what would make it fit once the sliders rest."""
         self.step = step
         self._scene = replace(self._scene, step=step, window=None)
+        self._stale(False)
+        self._answer.value = m.paragraph(" ".join((answer(step), *_without_effect(step))), "say")
+        self._draw()  # while the browser does that, which takes longest, the rest is written
+        self._cards.value = step_cards(step)
+        self._beside.value = ""
+        self._offer()
         self.models.say(step.model)
         self.clusters.say(step.cluster)
         self.plans.suit(step.model, step.cluster, step.plan)
-        self._cards.value = step_cards(step)
-        self._answer.value = m.paragraph(" ".join((answer(step), *_without_effect(step))), "say")
-        self._beside.value = ""
-        self._offer()
-        self._stale(False)
-        self._draw()
         if step.fits != "yes":
             self._later("fixes", self._offer_fixes)
         if any(factor != 1 for factor in self.hardware.factors.values()):
