@@ -1,6 +1,7 @@
 """A sweep in a notebook: how far it is, the best so far, its points and their table; start, pause, resume, filters."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ class SweepView(w.VBox):
             self._cards.value = _cards(Counts(self.grid.size, 0, 0, 0, 0, 0.0, None), None, self._state_words)
             self._table.value = self._reasons.value = ""
             self.bar.offer("Start")
-            self.canvas.draw(_nothing, self.sensor.look, self.path.stem, keep_ranges=False)
+            self._draw_words("nothing in the store yet: press Start")
             return
         try:
             with Store(self.path) as store:
@@ -130,7 +131,11 @@ class SweepView(w.VBox):
         )
 
     def _draw(self, found: Swept) -> None:
-        """Draw the points; an axis that somebody has zoomed stays."""
+        """Draw the points, or say that there are none; an axis that somebody has zoomed stays."""
+        if not len(found.points["number"]):
+            none = "no configuration has a prediction" + " yet" * (found.counts.left > 0)
+            self._draw_words("no point has these values" if self.filters and found.counts.ok else none)
+            return
         axes, zoomed = ("xaxis", "yaxis"), {}
         for name in axes:
             shown = self.canvas.plot.layout[name].range if name in self._drawn else None
@@ -152,6 +157,11 @@ class SweepView(w.VBox):
             if not trace._select_callbacks:
                 trace.on_selection(self._selected)
                 trace.on_deselect(lambda *_: self._brush(None))
+
+    def _draw_words(self, words: str) -> None:
+        """Show an empty figure that says why it is empty."""
+        self._drawn = {}
+        self.canvas.draw(partial(_nothing, words), self.sensor.look, self.path.stem, keep_ranges=False)
 
     def _selected(self, trace: Any, points: Any, selector: Any) -> None:
         del trace, points
@@ -302,10 +312,10 @@ def _reasons(found: Swept) -> str:
     return f'<div class="data">{m.table(heads, rows)}{m.paragraph(" ".join(words)) if words else ""}</div>'
 
 
-def _nothing(theme: Theme) -> Any:
+def _nothing(words: str, theme: Theme) -> Any:
     figure = frame(theme, HEIGHT + 120, "", "").update_xaxes(visible=False).update_yaxes(visible=False)
     place: dict[str, Any] = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
-    return figure.add_annotation(text="nothing in the store yet: press Start", showarrow=False, **place)
+    return figure.add_annotation(text=words, showarrow=False, **place)
 
 
 @checked

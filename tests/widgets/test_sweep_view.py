@@ -77,6 +77,27 @@ def test_filters_by_axis(grid, tmp_path):
     assert sum(len(t.x) for t in view.canvas.plot.data if t.mode == "markers") == drawn
 
 
+def test_a_figure_without_points_says_why(grid, tmp_path):
+    def said(view):
+        return [note.text for note in view.canvas.plot.layout.annotations]
+
+    view = sim.watch_sweep(grid, tmp_path / "sweep.db")
+    assert said(view) == ["nothing in the store yet: press Start"]
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    view.axis.value = "plan.pp"
+    view.values.value = (3,)  # impossible with all others
+    assert said(view) == ["no point has these values"] and not view.canvas.plot.data
+    view.clear.click()
+    assert said(view) == [] and view.canvas.plot.data and view.canvas.plot.layout.xaxis.visible is None
+
+
+def test_a_store_without_predictions_says_so(grid, tmp_path):
+    grid.write_text(grid.read_text().replace("plan.pp: [2, 3, 4, 8]", "plan.pp: [3, 5]"))
+    sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
+    (note,) = sim.watch_sweep(grid, tmp_path / "sweep.db").canvas.plot.layout.annotations
+    assert note.text == "no configuration has a prediction"
+
+
 def test_a_box_chooses_the_rows_of_the_table(grid, tmp_path):
     sim.sweep(sim.Grid.load(grid), tmp_path / "sweep.db", runner="here")
     view = sim.watch_sweep(grid, tmp_path / "sweep.db")
