@@ -242,7 +242,8 @@ class WhatIf(w.HBox):
             f"allowed: {escape(error.condition)}. <i>What is pale is of the previous plan.</i></p>"
         )
         near = nearest(*asked) if asked else []
-        self._offer("nearest possible:" if near else "nothing near is possible", [(p.words, p.plan) for p in near])
+        words = "nearest possible:" if near else "nothing near is possible" if asked else ""
+        self._offer(words, [(p.words, p.plan) for p in near])
         if asked:
             self.models.say(asked[0])
             self.clusters.say(asked[1])

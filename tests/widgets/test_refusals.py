@@ -29,6 +29,15 @@ def test_only_values_that_keep_every_rule_are_named(panel, moved):
         assert "a step" in panel.message and panel.plan == panel.plans.plan()
 
 
+@pytest.mark.parametrize("moved", [{"pp": 0}, {"zero": 9}, {"micro_batch": -1}])
+def test_of_a_value_out_of_range_nobody_says_that_nothing_is_near(panel, moved):
+    """The range is said, and what is near was not looked for."""
+    set_knob(panel, pp=3)
+    assert buttons(panel)
+    set_knob(panel, **moved)
+    assert "allowed: a whole number from" in panel.message and panel._notice.children == ()
+
+
 @pytest.fixture
 def prime(panel):
     """A panel whose model has 61 layers, with the plan that it had."""
