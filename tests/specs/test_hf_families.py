@@ -96,6 +96,8 @@ FIELDS = {
     "mpt-7b": {"norm": "layernorm", "norm_bias": False, "bias": False, "positions": "none"},
     "nemotron4-15b": {"gated_mlp": False, "norm": "layernorm", "norm_bias": True, "bias": False},
     "nemotron-h-8b": {"layers": 52, "ssm_heads": 128, "experts": 0, "ssm_chunk": 128, "positions": "none"},
+    "bamba-9b": {"layers": 64, "pattern": "M-" * 9 + "*-" + ("M-" * 8 + "*-") * 2 + "M-" * 4, "positions": "rope"},
+    "granite-4.0-h-small": {"moe_ffn": 768, "shared_ffn": 1536, "ssm_chunk": 256, "positions": "none"},
     "nemotron-3-nano": {"experts": 128, "shared_ffn": 3712, "moe_latent": 0, "ssm_heads": 64},
     "nemotron-3-super": {"moe_latent": 1024, "experts_per_token": 22},
 }
@@ -119,6 +121,12 @@ def test_fields(read, name):
         ("gemma3-1b", {"sliding_window_pattern": 2}, "WT" * 13),
         ("deepseek-v3", {"first_k_dense_replace": 0}, "X" * 61),
         ("nemotron-h-8b", {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3}, "M*-"),
+        ("bamba-9b", {"num_hidden_layers": 2, "attn_layer_indices": None}, "M-M-"),
+        (
+            "granite-4.0-h-small",
+            {"num_local_experts": 0, "num_hidden_layers": 2, "layer_types": ["attention", "mamba"]},
+            "*-M-",
+        ),
         (
             "nemotron-h-8b",
             {"layers_block_type": ["mamba", "moe", "full_attention", "mlp"], "num_hidden_layers": "left out"},
@@ -146,6 +154,11 @@ def test_prediction_module(read):
         ("deepseek-v2", {"num_experts_per_tok": "left out"}, "num_experts_per_tok"),
         ("mpt-7b", {"d_model": "left out"}, "d_model"),
         ("nemotron-3-nano", {"hybrid_override_pattern": "left out"}, "hybrid_override_pattern"),
+        ("bamba-9b", {"attn_layer_indices": [32]}, "attn_layer_indices"),
+        ("bamba-9b", {"mamba_d_head": 32}, "mamba_d_head"),
+        ("bamba-9b", {"hidden_act": "gelu"}, "hidden_act"),
+        ("granite-4.0-h-small", {"layer_types": "left out"}, "layer_types"),
+        ("granite-4.0-h-small", {"position_embedding_type": "alibi"}, "position_embedding_type"),
         ("nemotron-3-nano", {"num_hidden_layers": 51}, "num_hidden_layers"),
         ("nemotron-3-nano", {"hybrid_override_pattern": "MZ"}, "hybrid_override_pattern"),
         ("nemotron-3-nano", {"layers_block_type": ["mamba", 3]}, "layers_block_type"),

@@ -1,9 +1,12 @@
-"""Nemotron-H and Nemotron 3: Mamba-2, attention, MLP and experts, one sub-layer a layer."""
+"""Mamba-2 hybrids: Nemotron-H and Nemotron 3, whose layers are one sub-layer each, Bamba and Granite 4.
+
+A layer of the last two is a mixer and an MLP or experts, which are two letters of a pattern here.
+"""
 
 from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.hf.keys import MOST_LAYERS, Config, Reader, flag, need, number, only
+from sim.specs.hf.keys import MOST_LAYERS, Config, Reader, flag, layer_count, listed, need, number, only
 
 WORDS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
 
@@ -72,4 +75,72 @@ def _nemotron_h(config: Config) -> dict[str, Any]:
     } | (_experts(config) if "E" in letters else {})
 
 
-READERS: dict[str, Reader] = {"nemotron_h": _nemotron_h}
+def _with_mlps(config: Config, attends: list[bool], mlp: str, context: int) -> dict[str, Any]:
+    """Return what Bamba and Granite 4 share: a gated MLP (`mlp`, a letter) behind the mixer of every layer."""
+    only(config, mamba_conv_bias=True, mamba_proj_bias=False, hidden_act="silu")
+    heads, hidden = number(config, "mamba_n_heads", 128), number(config, "hidden_size")
+    width = number(config, "mamba_expand", 2) * hidden
+    each = config.get("mamba_d_head", "auto")
+    if heads and each in (None, "auto"):
+        each = width // heads
+    if not heads or each * heads != width:
+        raise InputError("mamba_d_head", each, f"mamba_expand x hidden_size / mamba_n_heads = {width} / {heads}")
+    return {
+        "layers": 2 * len(attends),
+        "pattern": "".join(f"{'*' if each else 'M'}{mlp}" for each in attends),
+        "hidden": hidden,
+        "heads": config.get("num_attention_heads", 32),
+        "seq": config.get("max_position_embeddings", context),
+        "norm": "rmsnorm",
+        "dropout": config.get("attention_dropout", 0.0),
+        "gated_mlp": True,
+        "tied_embeddings": flag(config, "tie_word_embeddings", False),
+        "bias": flag(config, "attention_bias", False),
+        "mlp_bias": flag(config, "mlp_bias", False),
+        "ssm_state": config.get("mamba_d_state", 256),
+        "ssm_heads": heads,
+        "ssm_head_dim": each,
+        "ssm_groups": config.get("mamba_n_groups", 1),
+        "ssm_conv": config.get("mamba_d_conv", 4),
+        "ssm_chunk": config.get("mamba_chunk_size", 256),
+    }
+
+
+def _bamba(config: Config) -> dict[str, Any]:
+    layers, held = layer_count(config), config.get("attn_layer_indices") or []
+    if not isinstance(held, list) or any(type(i) is not int or not 0 <= i < layers for i in held):
+        raise InputError("attn_layer_indices", held, f"a list of numbers from 0 to {layers - 1}")
+    return _with_mlps(config, [i in held for i in range(layers)], "-", 262_144) | {
+        "kv_heads": config.get("num_key_value_heads", 8),
+        "ffn": config.get("intermediate_size", 14_336),
+        "vocab": config.get("vocab_size", 128_000),
+        "positions": "rope",
+    }
+
+
+def _granitemoehybrid(config: Config) -> dict[str, Any]:
+    layers, experts = layer_count(config), number(config, "num_local_experts", 8)
+    words = listed(config, "layer_types", ("mamba", "attention"), layers)
+    if words is None:
+        raise InputError("layer_types", None, "required in this config.json")
+    rope = config.get("position_embedding_type")
+    if rope not in (None, "nope", "rope"):
+        raise InputError("position_embedding_type", rope, "rope, nope or null")
+    shared = number(config, "shared_intermediate_size", 1_024)
+    raw = _with_mlps(config, [word == "attention" for word in words], "E" if experts else "-", 2_048) | {
+        "kv_heads": config.get("num_key_value_heads", config.get("num_attention_heads", 32)),
+        "vocab": config.get("vocab_size", 32_000),
+        "positions": "rope" if rope == "rope" else "none",
+        "ffn": shared,
+    }
+    if not experts:
+        return raw
+    return raw | {
+        "experts": experts,
+        "experts_per_token": config.get("num_experts_per_tok", 2),
+        "moe_ffn": config.get("intermediate_size", 11_008),
+        "shared_ffn": shared,
+    }
+
+
+READERS: dict[str, Reader] = {"nemotron_h": _nemotron_h, "bamba": _bamba, "granitemoehybrid": _granitemoehybrid}
