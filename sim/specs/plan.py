@@ -196,8 +196,6 @@ class Plan:
                 object.__setattr__(self, key, value)
                 derived.append(key)
                 assumed.append(f"plan.{key} = {str(value).lower()} (default)")
-        if self.tp_comm_overlap and self.tp > 1 and not self.sequence_parallel:
-            raise InputError("tp_comm_overlap", True, "false without sequence_parallel, which it cuts the traffic of")
         object.__setattr__(self, "assumptions", tuple(assumed))
         object.__setattr__(self, "derived", frozenset(derived))
 

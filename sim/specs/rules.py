@@ -335,6 +335,13 @@ RULES: tuple[Rule, ...] = (
         switched=True,
     ),
     Rule(
+        "tp_comm_overlap",
+        "tp_comm_overlap without sequence parallelism",
+        lambda m, s: np.logical_and(s.tp_comm_overlap, (s.tp > 1) & np.logical_not(s.sequence_parallel)),
+        lambda m, s: "false without sequence_parallel, which it cuts the traffic of",
+        switched=True,
+    ),
+    Rule(
         "tp",
         "tp does not divide the sequence (sequence parallelism)",
         lambda m, s: s.sequence_parallel & ((m.seq % s.tp != 0) | ((m.seq % s.cp == 0) & (m.seq // s.cp % s.tp != 0))),

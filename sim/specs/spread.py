@@ -37,6 +37,7 @@ class Spread:
     repeats: Any = True
     repeated: int = 0
     tempo: Any = False
+    tp_comm_overlap: Any = False
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
@@ -62,6 +63,7 @@ class Spread:
             repeats=plan.recompute != "none",
             repeated=plan.recompute_layers or 0,
             tempo=plan.tempo,
+            tp_comm_overlap=plan.tp_comm_overlap,
         )
 
     @cached_property

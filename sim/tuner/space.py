@@ -185,6 +185,7 @@ def _spread(cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape:
         tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
         micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
         schedule=np.array(ORDERS)[shape["schedule"]], tempo=shape["tempo"] > 0,
+        tp_comm_overlap=kept.get("tp_comm_overlap", False),
     )  # fmt: skip
 
 

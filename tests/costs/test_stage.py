@@ -156,8 +156,9 @@ def test_what_runs_in_pieces_leaves_one_of_them_and_what_it_slows():
 
 
 def test_pieces_are_of_what_sequence_parallelism_moves_around_plain_layers():
-    with pytest.raises(InputError, match="tp_comm_overlap"):
-        Plan(tp=2, global_batch=8, sequence_parallel=False, tp_comm_overlap=True)
+    whole = Plan(tp=2, global_batch=8, sequence_parallel=False, tp_comm_overlap=True)
+    with pytest.raises(InputError, match=r"plan.tp_comm_overlap.*false without sequence_parallel"):
+        costs(models["llama3-8b"], whole)
     latent = Model(layers=4, hidden=2048, heads=16, kv_lora_rank=256, rope_head_dim=32, head_dim=128)
     plain = replace(latent, kv_lora_rank=0, rope_head_dim=0)
     saved = []

@@ -138,6 +138,17 @@ def test_settings_that_cannot_be_have_their_reason():
     assert "plan.precision: a precision that" in found.reasons[found.reason[2]]
 
 
+@pytest.mark.parametrize("engine", ["analytic", "path"])
+def test_pieces_are_refused_where_nothing_is_cut(engine):
+    """Not as one plan that cannot even be written: the rows beside it have numbers."""
+    axes = {"plan.tp": [1, 2], "plan.sequence_parallel": [True, False], "plan.tp_comm_overlap": [True, False]}
+    grid = Grid(**BASE | {"model": "llama3-8b"}, axes=axes, engine=engine)
+    found = Evaluate(grid).outcome(0, grid.size)
+    assert found.outcome.reshape(2, 4).tolist() == [[IMPOSSIBLE, IMPOSSIBLE, OK, OK], [OK, OK, IMPOSSIBLE, OK]]
+    assert found.reasons[found.reason[6]] == "tp_comm_overlap without sequence parallelism"
+    assert found.numbers["step_time_s"][4] < found.numbers["step_time_s"][5]
+
+
 def test_models_and_clusters_of_several_shapes_in_one_block():
     axes = {"model": ["llama3-8b", "gpt3-175b"], "cluster.nodes": [1, 4], "plan.tp": [4, 8], "model.seq": [2048, 4096]}
     grid = Grid(**(BASE | {"model": None}), axes=axes)

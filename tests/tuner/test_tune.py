@@ -257,6 +257,16 @@ def test_a_schedule_without_pipeline_counts_once():
     assert int(named.allowed.sum()) + sum(named.excluded.values()) == named.asked
 
 
+def test_pieces_are_kept_and_only_of_sequence_parallelism():
+    kept = Plan(global_batch=32, tp=2, tp_comm_overlap=True)
+    knobs = {"tp": [1, 2], "pp": [1], "unequal_stages": [False]}
+    found = tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=1), 32, knobs, plan=kept, top=5)
+    plans = [r.plan for r in found.plans]
+    assert all(plan.tp_comm_overlap and plan.sequence_parallel == (plan.tp > 1) for plan in plans)
+    assert {plan.tp for plan in plans} == {1, 2}
+    assert found.space.excluded["tp_comm_overlap without sequence parallelism"] > 0
+
+
 def test_every_term_has_words():
     assert set(TERM_NAMES) == set(TERMS)
 
