@@ -277,7 +277,7 @@ def hidden_beside(time: Expr, cover: Expr) -> Expr:
 def in_pieces(time: Expr, cover: Expr) -> Expr:
     """Return what a collective of `time` adds to a product of `cover` where both run in as many pieces as ranks.
 
-    Its first or last piece has nothing beside it, and a product that is shorter leaves more (Transformer Engine's
-    userbuffers, `transformer_engine/common/comm_gemm_overlap`; arXiv 2406.06858, section 3).
+    Its first or last piece has nothing beside it, nor has one of the product: the others run as `hidden_beside`
+    (Transformer Engine's userbuffers, `transformer_engine/common/comm_gemm_overlap`; arXiv 2406.06858, section 3).
     """
-    return maximum(time / tp, time - cover * (1 - 1 / tp)) + symbol("overlap_slowdown") * minimum(time, cover)
+    return time / tp + (1 - 1 / tp) * hidden_beside(time, cover)
