@@ -30,7 +30,7 @@ compiled               yes        kept      t        any
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
-tp_comm_overlap        yes        kept      m        -
+tp_comm_overlap        yes        kept      m        false
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 core_modules           yes        kept      -        false
@@ -100,7 +100,7 @@ def _executed(name: str) -> str:
         **dict.fromkeys(("tp", "pp", "dp"), f"up to {MOST_RANKS['cpu']} ranks"),
         **{
             key: str(getattr(fixed, key)).lower()
-            for key in ("framework", "core_modules", "cross_entropy", "fused_wgrad", "tp_overlap")
+            for key in ("framework", "core_modules", "cross_entropy", "fused_wgrad", "tp_overlap", "tp_comm_overlap")
         },
         **dict.fromkeys(EVERY_VALUE, "any"),
     }

@@ -93,6 +93,7 @@ def as_executed(plan: Plan) -> Plan:
         core_modules=False,
         fused_wgrad=False,
         tp_overlap=False,
+        tp_comm_overlap=False,
         scatter_gather=plan.at(0).sequence_parallel,
         overlap_dp=plan.overlap_dp and alone,
     )

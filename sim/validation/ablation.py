@@ -90,7 +90,7 @@ SWITCHED_OFF: Mapping[str, Term] = {
     "framework": Term("framework by software generation", _framework),
     "fsdp-overlap": Term("FSDP prefetch and overlap", _exposed_shards),
     "contention": Term("slowdown of what runs side by side", _set(overlap_slowdown=0.0, contention_known=0.0)),
-    "tp-overlap": Term("tensor-parallel overlap", _set(tp_overlap=0.0)),
+    "tp-overlap": Term("tensor-parallel overlap", _set(tp_overlap=0.0, tp_comm_overlap=0.0)),
     "data-parallel": Term("gradient reduction", _set(dp_n=1, dp_in=1, dp_out=1, shard_n=1, shard_in=1, shard_out=1)),
     "distributed-optimizer": Term("distributed optimizer", _no_shards),
     "cp-ep-sp": Term("context, expert, sequence parallel traffic", _alone),

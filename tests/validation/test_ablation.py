@@ -54,6 +54,20 @@ def test_every_term_is_felt_where_it_is_used(tmp_path, term):
     assert abs(seconds(one, SWITCHED_OFF[term].without) / seconds(one) - 1) > 1e-5
 
 
+def test_without_tensor_parallel_overlap_nothing_runs_in_pieces(tmp_path):
+    """As without sequence parallelism, of whose traffic the pieces are."""
+    one = asked(tmp_path, USES["tp-overlap"] | {"sequence_parallel": "1"})
+    plan = one.placed.plan
+    pieces, slow = (
+        replace(one, placed=plan.but(tp_comm_overlap=on, tp_overlap=on).on(one.model, one.cluster))
+        for on in (True, False)
+    )
+    change = SWITCHED_OFF["tp-overlap"].without
+    assert seconds(pieces) < seconds(pieces, change) == pytest.approx(seconds(slow), rel=1e-9)
+    whole = SWITCHED_OFF["cp-ep-sp"].without
+    assert seconds(pieces, whole) == pytest.approx(seconds(one, whole), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "term", ["both-tiers", "tp-overlap", "cp-ep-sp", "low-precision", "fused-loss", "ring", "power", "misaligned"]
 )

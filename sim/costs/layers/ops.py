@@ -260,7 +260,7 @@ def exposed(ops: list[Op], phase: str, kind: str) -> Expr:
 
     def shown(op: Op) -> Expr:
         if op.pieces:
-            each, on = op.seconds / len(op.pieces), symbol("tp_comm_overlap")
+            each, on = op.seconds / len(op.pieces), symbol("tp_comm_overlap") * sequence_parallel
             return (1 - on) * op.seconds + on * sum(in_pieces(each, beside.get(name, 0)) for name in op.pieces)
         if not op.overlap:
             return op.seconds

@@ -253,6 +253,9 @@ def test_what_is_executed_otherwise_than_planned_is_said_where_it_takes_another_
     assert "overlap_dp false" in said and "scatter_gather" not in said
     same = planned.but(zero=0)
     assert assumptions(SMALL, cluster(folder, 2), same, as_executed(same)) == ()
+    pieces = plan(tp=2).but(tp_comm_overlap=True)
+    (said,) = assumptions(SMALL, cluster(folder, 2), pieces, as_executed(pieces))
+    assert "tp_comm_overlap false" in said
     if FULL:  # another launch, for what the command passes on
         done = RUN.invoke(cli.app, [str(job(tmp_path, folder, zero=1, overlap_dp=True)), "--despite-load", "--json"])
         assert json.loads(done.stdout)["assumptions"] == [said]
