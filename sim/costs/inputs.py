@@ -25,7 +25,7 @@ from sim.specs.precision import Precision
 
 MODEL_SYMBOLS = (
     "hidden", "heads", "head_dim", "vocab", "seq", "kv_heads", "experts", "experts_per_token", "moe_ffn",
-    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "ssm_width", "ssm_heads", "ssm_state", "ssm_chunk",
+    "q_lora_rank", "kv_lora_rank", "rope_head_dim", "ssm_width", "ssm_heads", "ssm_state", "scan_chunk",
     "encoder_seq",
 )  # fmt: skip
 

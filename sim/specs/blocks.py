@@ -261,7 +261,7 @@ class Block:
             # Dual form (arXiv 2405.21060, section 6) per token: scores and their product with the inputs within a chunk
             # (the causal half of them), then the states that leave and enter it.
             counted = 2.0 if convention == "palm" else 1.0
-            within = counted * m.ssm_chunk * (m.ssm_groups * m.ssm_state + m.ssm_width)
+            within = counted * m.scan_chunk * (m.ssm_groups * m.ssm_state + m.ssm_width)
             return within + 4.0 * m.ssm_state * m.ssm_width
         if self.mixer == "none" or self.letter in RECURRENT:
             return 0.0

@@ -306,6 +306,11 @@ class Model:
         return self.ssm_heads * self.ssm_head_dim
 
     @property
+    def scan_chunk(self) -> int:
+        """Tokens that a Mamba-2 layer scans at once: a sequence shorter than a chunk is one."""
+        return min(self.ssm_chunk, self.seq)
+
+    @property
     def _has_experts(self) -> bool:
         return bool(set(self.pattern) & set("XYE"))
 

@@ -153,6 +153,16 @@ def test_a_scan_takes_the_measured_time(seq, tokens_per_s):
     assert 2 < took["scan backward"] / took["scan forward"] < 4
 
 
+def test_a_sequence_shorter_than_a_chunk_is_one():
+    size = {"ssm_heads": 8, "ssm_head_dim": 64, "ssm_groups": 1, "ssm_state": 16, "seq": 128}
+    model = Model(layers=1, pattern="M", hidden=256, heads=4, vocab=1024, **size)
+    short, whole, half = (
+        simulate(replace(model, ssm_chunk=chunk), Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8))
+        for chunk in (65_536, 128, 64)
+    )
+    assert short.operations == whole.operations != half.operations and short.mfu == whole.mfu
+
+
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_one_rank_does_not_communicate(name):
     found = measured(SHAPES[name])

@@ -221,7 +221,8 @@ def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
 
     Backward, scores and states are made again, and what the decays do to the scores is one more product within.
     """
-    inner, chunk, state, ssm_heads = (symbol(f"ssm_{name}") for name in ("width", "chunk", "state", "heads"))
+    inner, state, ssm_heads = (symbol(f"ssm_{name}") for name in ("width", "state", "heads"))
+    chunk = symbol("scan_chunk")
     between = 4 * state * inner
     kept, again = tokens * state * inner / chunk / tp, forward_flop - between / 2
     for direction, phase, factor, redone, reads, (in_fp32_bytes, short) in SCANS:
