@@ -305,7 +305,9 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
     facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-    return Plan(**(given | facts))
+    # What a source usually runs gives way to what the row states.
+    cannot = {"tp_comm_overlap": not given["sequence_parallel"], "gradient_dtype": row.precision == "fp32"}
+    return Plan(**(given | {key: value for key, value in facts.items() if not cannot.get(key)}))
 
 
 def _software(row: Measured, notes: _Notes) -> dict[str, float]:

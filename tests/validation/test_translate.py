@@ -249,8 +249,10 @@ def test_nvidias_tables_leave_out_what_its_recipes_say(tmp_path) -> None:
         found = case(tmp_path, source=source, precision=precision, **cells)
         assert (found.plan.sequence_parallel, found.plan.tp_comm_overlap) == ("NVIDIA" in source, said)
         assert (found.plan.gradient_dtype == "bf16") == ("NVIDIA" in source)
-    stated = cells | {"sequence_parallel": "0", "precision": "nvfp4"}
-    assert not case(tmp_path, source="NVIDIA x", **stated).plan.sequence_parallel
+    stated = case(tmp_path, source="NVIDIA x", **(cells | {"sequence_parallel": "0", "precision": "fp8"})).plan
+    assert not stated.sequence_parallel and not stated.tp_comm_overlap and stated.gradient_dtype == "bf16"
+    whole = case(tmp_path, source="NVIDIA x", precision="fp32", device="cpu", tp="1", dp="8")
+    assert whole.plan.gradient_dtype == "fp32"
 
 
 def test_releases_are_in_their_order() -> None:
