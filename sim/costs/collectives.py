@@ -135,6 +135,14 @@ def send(size: Expr, inter: Expr) -> Expr:
     return (1 - inter) * inside + inter * (start + symbol("inter_slowdown") * symbol("pp_over") * size / rate)
 
 
+def slowest_over_mean(size: Expr, inter: Expr, hops: Expr) -> Expr:
+    """Return by how many seconds the longest message of a pipeline's `hops`, of which the share `inter` go between
+    nodes, is longer than the mean one: nothing where all are of one kind."""
+    longer, several = send(size, 1) - send(size, 0), maximum(hops, 1)
+    some, others = minimum(1, inter * several), minimum(1, (1 - inter) * several)
+    return maximum(some * (1 - inter) * longer, -others * inter * longer)
+
+
 def mean_over_last(size: Expr, inter: Expr, hops: Expr) -> Expr:
     """Return by how many seconds the mean message of a pipeline's `hops`, of which the share `inter` go between nodes,
     is longer than the last one, which does only where all do: nodes hold equal numbers of neighbours."""

@@ -386,6 +386,11 @@ def sends_whole() -> Expr:
     return (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
 
 
+def messages(e: Mapping[str, Expr]) -> tuple[Expr, Expr, Expr]:
+    """Return the bytes of a boundary message, the share of a pipeline's hops that leave a node, and their number."""
+    return e["boundary_buffer_bytes"] / 2 * (1 + sends_whole() * (tp - 1)), symbol("pp_inter"), symbol("pp") - 1
+
+
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     inner = chunk(structure)

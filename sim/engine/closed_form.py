@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from sim.costs import offload, stage
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
-from sim.costs.collectives import mean_over_last
+from sim.costs.collectives import mean_over_last, slowest_over_mean
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
 from sim.costs.pairs import computed, most_hidden
@@ -344,6 +344,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
         weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
         head_weight=e["head_weight_compute"],
         send=e["send"] - own_ends(e) / 2,
+        slowest=(1 - symbol("blocking_sends")) * slowest_over_mean(*stage.messages(e)),
         ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
         maximum=maximum, minimum=minimum, group=symbol("microbatch_group_size"),
     )  # fmt: skip
@@ -351,8 +352,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
 
 def _least(t: Times, e: Mapping[str, Expr]) -> Times:
     """Return times for a bound: of messages only the mean is known, and between some ranks they may be shorter."""
-    size = e["boundary_buffer_bytes"] / 2 * (1 + stage.sends_whole() * (symbol("tp") - 1))
-    longer, blocking = mean_over_last(size, symbol("pp_inter"), symbol("pp") - 1), symbol("blocking_sends")
+    longer, blocking = mean_over_last(*stage.messages(e)), symbol("blocking_sends")
     waits, spared = 2 * blocking * maximum(0, longer), e.get("backward_spared", 0)
     ends = {f"{end}_backward": e.get(f"{end}_backward_spared", 0) for end in ("embedding", "head")}
     least = {"forward": t.forward - waits, "backward": t.backward - waits - spared, "longer": (1 - blocking) * longer}

@@ -31,7 +31,11 @@ class GPipe(ClosedKind):
             (t.backward, t.embedding_backward, t.head_backward),
         ):
             fill = t.ranks * plain + first + last
-            once = once + fill + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks, t.send)
+            once = (
+                once
+                + fill
+                + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks, t.send + t.slowest)
+            )
         return once
 
     def in_row(self, times: Times) -> Expr:

@@ -27,10 +27,10 @@ class LoopedBFS(GPipe):
     def makespan(self, times: Times) -> Expr:
         """Each phase: the longest way from its first pass to its last, exact for messages of one length.
 
-        From each chunk it goes to the next where a rank, or the link to the next one where messages take longer than
-        passes, has done all m microbatches, or round all ranks with one of them, which is longer where m < p. At the
-        first chunk's rank it stays for what that does more, at the last one's too, unless it goes round everywhere:
-        then as many microbatches are left for one of both.
+        From each chunk it goes to the next where a rank, or the slowest link where messages take longer than passes,
+        has done all m microbatches, or round all ranks with one of them, which is longer where m < p. At the first
+        chunk's rank it stays for what that does more, at the last one's too, unless it goes round everywhere: then as
+        many microbatches are left for one of both.
         """
         t = times
         total, more = 0, t.minimum(1, t.chunks - 1)
@@ -39,13 +39,13 @@ class LoopedBFS(GPipe):
             (t.backward, t.embedding_backward, t.head_backward),
         ):
             hop, further = plain + t.send, t.microbatches - 1
-            link = t.maximum(plain, t.send)
+            link = t.maximum(plain, t.send + t.slowest)
             turn, loop = t.microbatches * link, t.ranks * hop
             ends = t.maximum(0, t.minimum(first, last) - link + plain)
             both = more * (further * ends - t.maximum(0, loop - turn))
             between = (t.chunks - 1) * t.maximum(turn, loop)
             turns = t.maximum((t.chunks - 1) * loop, between + both)
-            slowest = t.maximum(plain + t.most(first, last), t.send)
+            slowest = t.maximum(plain + t.most(first, last), t.send + t.slowest)
             total = total + t.ranks * hop - t.send + first + last + further * slowest + turns
         return total
 
