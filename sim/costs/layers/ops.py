@@ -280,4 +280,5 @@ def in_pieces(time: Expr, cover: Expr) -> Expr:
     Its first or last piece has nothing beside it, nor has one of the product: the others run as `hidden_beside`
     (Transformer Engine's userbuffers, `transformer_engine/common/comm_gemm_overlap`; arXiv 2406.06858, section 3).
     """
-    return time / tp + (1 - 1 / tp) * hidden_beside(time, cover)
+    beside = 1 - 1 / tp
+    return maximum(time / tp, time - beside * cover) + beside * symbol("overlap_slowdown") * minimum(time, cover)
