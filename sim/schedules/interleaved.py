@@ -59,13 +59,13 @@ class Interleaved(ClosedKind):
         first rank's work, 2 (p - 1) forwards while the pipeline fills, or backwards while it drains, are left out where
         the way to the last chunk and back is longer.
 
-        Messages are hidden in the steady state, which has p chunks of slack; each of the p v - 1 boundaries is paid for
-        once in the warm-up and once in the drain; those that cost less than nothing (`Times.send`) only while the
-        pipeline fills.
+        Messages are hidden in the steady state, which has p chunks of slack, up to `_steady` and `_linked`; each of the
+        p v - 1 boundaries is paid for once in the warm-up and once in the drain; those that cost less than nothing
+        (`Times.send`) only while the pipeline fills.
         """
         t, ramp = times, times.ranks - 1
         turn, further = t.minimum(t.maximum(t.ranks, t.group), t.microbatches), t.microbatches - 1
-        work, later = t.microbatches * t.chunks * t.chunk, t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
+        work, later = t.microbatches * t.chunks * self._steady(t), t.ranks * (t.chunks - 1) * t.maximum(0, t.send)
         spared = t.minimum(1, t.ranks - 2) * t.maximum(0, -t.head)  # ranks between have no head
         last = t.head + further * (t.head + spared) + t.embedding + (turn - 1) * t.maximum(0, t.embedding)
         first, several = t.microbatches * t.embedding, t.minimum(1, t.microbatches - turn)
@@ -74,7 +74,28 @@ class Interleaved(ClosedKind):
         ):  # fmt: skip
             beyond = t.maximum(turn * (t.head - own), t.head - ramp * own)
             first = first + several * t.maximum(0, ramp * (other - plain + 2 * t.send) + beyond)
-        return work + 2 * later + t.maximum(ramp * (t.chunk + 2 * t.send) + last, first)
+        return t.maximum(work + 2 * later + t.maximum(ramp * (t.chunk + 2 * t.send) + last, first), self._linked(t))
+
+    @staticmethod
+    def _steady(t: Times) -> Expr:
+        """Return how long a forward and a backward of a chunk take in the steady state.
+
+        Of three of them a round trip between neighbours takes all; a turn is as long as the way round all ranks; and
+        the first rank runs as many as are `alive` while a microbatch goes through all chunks and back.
+        """
+        turn, hops = t.maximum(t.ranks, t.group), t.ranks * t.chunks - 1
+        alive = 2 * (t.chunks - 1) * turn + 2 * t.ranks - 1
+        way = ((hops + 1) * t.chunk + 2 * hops * t.send) / alive
+        loops = (t.ranks * (plain + t.send) / turn for plain in (t.forward, t.backward))
+        return t.maximum(t.chunk, (1 - t.alone) * t.maximum((t.chunk + t.send + t.slowest) * 2 / 3, way, *loops))
+
+    @staticmethod
+    def _linked(t: Times) -> Expr:
+        """Return how long the slowest link takes for all messages of one way, and a microbatch to it and from it: with
+        two ranks those back from the last chunk to the next first are among them."""
+        back = t.maximum(0, 3 - t.ranks) * (t.chunks - 1)
+        sent = t.microbatches * (t.chunks + back) * (t.send + t.slowest)
+        return (1 - t.alone) * (sent + t.ranks * t.chunk + t.embedding + t.head)
 
     def in_row(self, times: Times) -> Expr:
         return times.minimum(times.ranks * (times.chunks - 1), times.microbatches * times.chunks - 1)

@@ -35,12 +35,14 @@ class OneFOneB(ClosedKind):
         """Fill and drain, then one period per further microbatch.
 
         The period is the slowest of the cycles in the order's dependence graph: a rank by itself, or a
-        round trip that p - r microbatches share on the ranks r .. p - 1 (here r = 0 and r = p - 2).
+        round trip that p - r microbatches share on the ranks r .. p - 1 (here r = 0 and r = p - 2), or that two
+        microbatches share on the two ranks that the slowest link joins.
         """
         t = times
         pair = t.chunk + t.alone * (t.embedding + t.head) + (1 - t.alone) * (t.head / 2 + t.send)
         whole = self._loop(t, t.ranks) + t.embedding
-        period = t.maximum(t.chunk + t.most(t.embedding, t.head), whole / t.ranks, pair)
+        joined = (1 - t.alone) * (t.chunk + t.minimum(0, t.head / 2) + t.send + t.slowest)
+        period = t.maximum(t.chunk + t.most(t.embedding, t.head), whole / t.ranks, pair, joined)
         return whole + (t.microbatches - 1) * period
 
     def lower_bound(self, times: Times) -> Expr:

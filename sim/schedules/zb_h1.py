@@ -73,7 +73,11 @@ class ZBH1(ClosedKind):
         for n, through, weight in ((t.minimum(2, p), 0, 0), (p, t.embedding_through, t.embedding_weight)):
             trips = (m - 1) * (self._loop(t, n) - t.weight + through) + later * (t.weight + weight)
             paths.append(self._loop(t, p) + t.embedding + trips / self._forwards(n))
-        return paths
+        # Two ranks that the slowest link joins, neither of them the last; and that link's messages of one way.
+        n, head, several = t.minimum(2, p), t.maximum(0, t.head_through), 1 - t.alone
+        trips = (m - 1) * (self._loop(t, n) - t.weight - head + 2 * several * t.slowest) + later * t.weight
+        slowest = t.maximum(trips / self._forwards(n), several * (m - 1) * (t.send + t.slowest))
+        return [*paths, self._loop(t, p) + t.embedding + slowest]
 
     def lower_bound(self, times: Times) -> Expr:
         """The longest of: one rank's work; the way through the last rank; rounds over the last k ranks.

@@ -149,16 +149,22 @@ def test_pieces_are_refused_where_nothing_is_cut(engine):
     assert found.numbers["step_time_s"][4] < found.numbers["step_time_s"][5]
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("looped-bfs", 2)])
-def test_the_slowest_link_of_a_pipeline_is_what_all_messages_wait_for(schedule, chunks):
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "far"),
+    [
+        ("gpipe", 1, 0.03), ("looped-bfs", 2, 0.03), ("1f1b", 1, 0.09), ("zb-h1", 1, 0.09), ("zb-h2", 1, 0.16),
+        ("interleaved", 2, 0.2),
+    ],
+)  # fmt: skip
+def test_the_slowest_link_of_a_pipeline_is_what_all_messages_wait_for(schedule, chunks, far):
     """Of four and eight ranks on two nodes one pair is apart: not the mean of all links, which is up to 7 times as
-    fast, paces what follows each other."""
+    fast, paces what follows each other. Orders in which forwards and backwards alternate have longer cycles too."""
     axes = {"plan.pp": [4, 8], "cluster.links.inter_bytes_per_s_per_node": [1e8, 1e9]}
     plan = {"global_batch": 64, "schedule": schedule, "virtual_stages": chunks}
     given = BASE | {"model": "llama3-8b", "plan": plan}
     grids = [Grid(**given, axes=axes, engine=engine) for engine in ("analytic", "path")]
     closed, walked = (Evaluate(grid).outcome(0, grid.size).numbers["step_time_s"] for grid in grids)
-    assert closed == pytest.approx(walked, rel=0.03)
+    assert closed == pytest.approx(walked, rel=far)
 
 
 def test_models_and_clusters_of_several_shapes_in_one_block():
