@@ -154,7 +154,7 @@ def test_a_pipeline_leaves_its_measured_order_over_the_simulated_one(tmp_path, f
     assert told["predicted"]["traffic"] == told["measured"]["traffic"]
     assert "measured.html" in done.stderr
     page = (traces / "measured.html").read_text()
-    assert "18 actions measured" in page  # 16 passes, a reduction on each rank
+    assert "18\\u00a0actions measured" in page  # 16 passes, a reduction on each rank
     assert len(list(traces.glob("trace-0-*.json"))) == 2
 
 
