@@ -72,9 +72,8 @@ class Times:
     forward, backward: of a plain chunk; embedding_*: extra of the first; head_*: extra of the last; send: of one
     boundary message (less than nothing: of what a pass takes, only its own rank waits for that), in the mean;
     longer: what that is longer than the one between the last two ranks; slowest: what the longest is longer than the
-    mean; *weight: the part of a backward that W is where
-    a schedule splits it; group: microbatches that a chunk takes in turn (0: as many as ranks). Each may be a number, an
-    array or an expression; `maximum` must suit them.
+    mean; *weight: the part of a backward that W is where a schedule splits it; group: microbatches that a chunk takes
+    in turn (0: as many as ranks). Each may be a number, an array or an expression; `maximum` must suit them.
     """
 
     forward: Expr

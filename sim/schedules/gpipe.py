@@ -24,18 +24,14 @@ class GPipe(ClosedKind):
         return Schedule(self.name, shape.microbatches, tuple(ranks), tuple(order(r) for r in ranks))
 
     def makespan(self, times: Times) -> Expr:
-        t, top = times, times.maximum
+        t, top, slowest = times, times.maximum, times.send + times.slowest
         once = 2 * (t.ranks - 1) * t.send
         for plain, first, last in (
             (t.forward, t.embedding_forward, t.head_forward),
             (t.backward, t.embedding_backward, t.head_backward),
         ):
             fill = t.ranks * plain + first + last
-            once = (
-                once
-                + fill
-                + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks, t.send + t.slowest)
-            )
+            once = once + fill + (t.microbatches - 1) * top(plain + t.most(first, last), fill / t.ranks, slowest)
         return once
 
     def in_row(self, times: Times) -> Expr:

@@ -1,6 +1,7 @@
 """Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
@@ -209,10 +210,20 @@ def mamba(size: Sizes) -> Iterator[Op]:
     yield from gemm("out projection", tokens, hidden, inner / tp)
 
 
-SCANS = (("forward", "forward", 1, 0, 3, (8, 2)), ("backward", "backward_input", 2, 1, 11, (24, 5)))
-"""Of a scan's direction and phase: its FLOP over the forward's and the products made again, as in `_scan`; and how
-often its kernels move the inputs' elements, and those of the chunks' states (bytes in fp32, times in 16 bits).
-Counted in the kernels of state-spaces/mamba 2.2 (`ops/triton/ssd_combined.py`): forward five, backward ten."""
+class Scan(NamedTuple):
+    """One direction of a scan: its FLOP over the forward's, how often products are made again (`_scan`), how often its
+    kernels move elements of the inputs' size, and those of the chunks' states: bytes in fp32, times in 16 bits."""
+
+    phase: str
+    flop: int
+    again: int
+    inputs: int
+    states_fp32_bytes: int
+    states_short: int
+
+
+SCANS = {"forward": Scan("forward", 1, 0, 3, 8, 2), "backward": Scan("backward_input", 2, 1, 11, 24, 5)}
+"""Counted in the kernels of state-spaces/mamba (`ops/triton/ssd_combined.py`): forward five, backward fourteen."""
 
 
 def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
@@ -225,13 +236,14 @@ def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
     chunk = symbol("scan_chunk")
     between = 4 * state * inner
     kept, again = tokens * state * inner / chunk / tp, forward_flop - between / 2
-    for direction, phase, factor, redone, reads, (in_fp32_bytes, short) in SCANS:
-        flop = tokens * (factor * forward_flop + redone * again) / tp
+    for direction, scan in SCANS.items():
+        flop = tokens * (scan.flop * forward_flop + scan.again * again) / tp
         shape = {"seq": chunk, "rows": ssm_heads / tp * tokens, "head_dim": inner / ssm_heads}
-        size = reads * element_bytes * tokens * inner / tp + (in_fp32_bytes + short * element_bytes) * kept
+        moved_bytes = scan.inputs * element_bytes * tokens * inner / tp
+        moved_bytes += (scan.states_fp32_bytes + scan.states_short * element_bytes) * kept
         products = symbol("attention_slowdown") * kernels.seconds("attention", direction, flop=flop, **shape)
-        counted = factor * tokens * forward_flop / tp
-        yield Op(f"scan {direction}", phase, "compute", products + traffic_seconds(size), counted, size)
+        time, counted = products + traffic_seconds(moved_bytes), scan.flop * tokens * forward_flop / tp
+        yield Op(f"scan {direction}", scan.phase, "compute", time, counted, moved_bytes)
 
 
 def _whole_sequences(projected: Expr, mixed: Expr) -> Iterator[Op]:
