@@ -76,7 +76,7 @@ def build(public: Public, only: str | None = None, date: str = DATE) -> list[Pro
         with _noted(lacking, each.name):
             if less := [lacking[name] for name in kin[each.name] if name in lacking]:
                 raise less[0]
-            made[each.name] = known[each.name] = relative(each, public, known, _crossing(base, anchored=True))
+            made[each.name] = known[each.name] = relative(each, public, known)
     found = [_hosted(profile) for profile in made.values() if only in (None, profile.name)]
     if lacking and (only is not None or not found):
         raise next(iter(lacking.values()))
@@ -151,13 +151,8 @@ def _scaling_sigma(target: Profiled, by: Ratios, base: Base) -> tuple[float, str
         return log(by.compute), f"same chip as {BASE}: all of the correction from its measured peak to this one's"
     if target.scaling_sigma_log is not None:
         return target.scaling_sigma_log, target.scaling_source
-    return _crossing(base, by.anchored)
-
-
-def _crossing(base: Base, anchored: bool) -> tuple[float, str]:
-    """Return the RMS log error of a step from one architecture to another, and its source."""
     text = f"RMS log error of the GEMM samples of {ANCHOR_CHECK} predicted from {BASE} "
-    if not anchored:
+    if not by.anchored:
         return base.unanchored.sigma_log, text + "without measured peaks"
     text += f"with measured peaks, their ratio to the power {base.exponent:.3g} that was found on the same samples"
     return base.anchored.sigma_log, text

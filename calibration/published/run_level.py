@@ -56,6 +56,7 @@ def _set(
         + "; ".join(f"{s} ({len(c)})" for s, c in by.items())
         + "; spread: errors of sources left out of their own fit",
         source_sigma_log=float(f"{sqrt(max(0.0, wide**2 - own**2)):.4g}"),
+        experts=any(case.model.has_experts for cases in by.values() for case in cases),
     )
 
 

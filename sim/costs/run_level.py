@@ -60,7 +60,8 @@ class RunLevelSet:
     """Fitted parameters, how far runs still lie from them, and what they were fitted to.
 
     sigma_log: standard deviation of the log of a measured step time of a source that was left out; source_sigma_log:
-    the part of it that all runs of one source share (cluster, software), which drops out between plans on one cluster.
+    the part of it that all runs of one source share (cluster, software), which drops out between plans on one cluster;
+    experts: whether runs of mixtures of experts were among them.
     """
 
     parameters: RunLevel
@@ -68,6 +69,7 @@ class RunLevelSet:
     devices: tuple[str, ...]
     source: Text
     source_sigma_log: Annotated[float, real(0.0, 2.0)] = 0.0
+    experts: bool = False
 
     @classmethod
     def bare(cls, parameters: RunLevel) -> "RunLevelSet":

@@ -1,10 +1,13 @@
 """What a step's times rest on, as text: its profiles, and what is known of the links, the precision and the experts."""
 
 from collections.abc import Iterator
+from math import exp
 
 from sim.catalog import names, newer_profile, profiled_device
 from sim.costs.carry import ratios
-from sim.costs.profile import Profile, load_profile
+from sim.costs.profile import Z80, Profile, load_profile
+from sim.costs.run_level import RunLevelSet
+from sim.engine.certainty import experts_sigma
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import device, precision
 from sim.units import si
@@ -70,8 +73,11 @@ def _of_links(cluster: Cluster) -> Iterator[str]:
             yield f"collectives: {told} {si(stated, 'B/s')}, and they are taken in proportion ({again})"
 
 
-def of_experts(model: Model, plan: Plan) -> tuple[str, ...]:
-    """Return that every rank of experts is taken to have as many rows, where nothing else was said."""
-    if plan.ep == 1 or model.imbalance != 1 or model.capacity_factor:
-        return ()
-    return ("experts are balanced: model.imbalance = 1, as many rows on every rank of plan.ep",)
+def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:
+    """Yield that every rank of experts is taken to have as many rows, where nothing else was said, and how unsure
+    steps of mixtures of experts are."""
+    if plan.ep > 1 and model.imbalance == 1 and not model.capacity_factor:
+        yield "experts are balanced: model.imbalance = 1, as many rows on every rank of plan.ep"
+    if sigma := experts_sigma(model, level):
+        off = f"80 % of public runs that have some lie within a factor of {exp(Z80 * sigma):.1f}"
+        yield f"experts were in no fitted run, so that the interval is wider: {off}; runs of your own narrow it"

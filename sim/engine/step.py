@@ -27,7 +27,7 @@ from sim.costs.run_level import (
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
 from sim.engine.assumed import of_experts, of_hardware, of_profile
 from sim.engine.causes import exposed, waits
-from sim.engine.certainty import step_sigma, waiting_sigma
+from sim.engine.certainty import experts_sigma, step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
 from sim.engine.contended import layout, sharing_on, waits_under_contention
 from sim.engine.critical import CriticalPath, critical_path
@@ -102,7 +102,8 @@ class Step:
         """Standard deviation of the log of the step time."""
         kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
         hosts = waiting_sigma(self.waiting, self.model, self.plan)
-        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts)
+        experts = experts_sigma(self.model, self.level)
+        own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts, experts)
         if self.correction is None or self.profile.learned is None:
             return own
         beyond = self.profile.learned.beyond(self.correction.group, self.uncorrected_s)
@@ -261,7 +262,7 @@ class Step:
             *self.plan.assumed_of(self.model),
             *dict.fromkeys(line for profile in profiles for line in of_profile(profile)),
             *of_hardware(self.cluster, self.plan),
-            *of_experts(self.model, self.plan),
+            *of_experts(self.model, self.plan, self.level),
             *((MODULES,) if self.waiting and in_core(self.model, self.plan) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,

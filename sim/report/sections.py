@@ -2,7 +2,7 @@
 
 from sim.costs.run_level import software_sigma
 from sim.costs.spread import kernel_sigma, widening
-from sim.engine.certainty import carried_sigma, waiting_sigma
+from sim.engine.certainty import carried_sigma, experts_sigma, waiting_sigma
 from sim.engine.step import Step
 from sim.report import figures
 from sim.report import markup as m
@@ -304,6 +304,8 @@ def certainty_section(step: Step) -> str:
     if step.waiting:
         hosts = waiting_sigma(step.waiting, step.model, step.plan)
         parts["other hosts than the one whose issue of kernels is known"] = hosts
+    if experts := experts_sigma(step.model, step.level):
+        parts["mixtures of experts, which none of these runs had"] = experts
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)
     if profile.measured:

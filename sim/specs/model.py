@@ -131,7 +131,7 @@ class Model:
 
     def _unused(self) -> list[str]:
         """Return what is stated of parts that no layer has."""
-        absent = {} if self._has_experts else dict.fromkeys(OF_EXPERTS, "experts")
+        absent = {} if self.has_experts else dict.fromkeys(OF_EXPERTS, "experts")
         absent |= {} if set(self.pattern) & set("WY") else {"window": "a window"}
         absent |= {} if self.kv_lora_rank else dict.fromkeys(("q_lora_rank", "rope_head_dim"), "latent attention")
         usual = {f.name: f.default for f in fields(self)}
@@ -141,7 +141,7 @@ class Model:
 
     def _check(self) -> None:
         letters = "".join(self.network.kinds) if self.network else LETTERS.replace("P", "")
-        moe, pair, image = self._has_experts, self.family == "encoder-decoder", self.family == "vit"
+        moe, pair, image = self.has_experts, self.family == "encoder-decoder", self.family == "vit"
         wrong = [
             ("kv_heads", self.heads % self.kv_heads > 0, f"a divisor of heads = {self.heads}"),
             (
@@ -311,7 +311,8 @@ class Model:
         return min(self.ssm_chunk, self.seq)
 
     @property
-    def _has_experts(self) -> bool:
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
         return bool(set(self.pattern) & set("XYE"))
 
     @property

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sim.costs.profile import Profile
 from sim.costs.run_level import OF_THE_SITE, RunLevel, RunLevelSet, level_of, on_own_links, run_level
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import step_sigma, waiting_sigma
+from sim.engine.certainty import experts_sigma, step_sigma, waiting_sigma
 from sim.engine.step import device_memory, memory_sigma, simulate
 from sim.specs.fields import InputError
 from sim.units import digits3
@@ -95,11 +95,11 @@ def _prediction(
     profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
     # The errors of measured kernels are of the step that they make.
-    hosts = waiting_sigma(waiting, asked.model, plan)
+    hosts, experts = waiting_sigma(waiting, asked.model, plan), experts_sigma(asked.model, level)
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
         if profile.measured
-        else step_sigma(profile, level, software_year=plan.software_year, hosts=hosts)
+        else step_sigma(profile, level, software_year=plan.software_year, hosts=hosts, experts=experts)
     )
     return Prediction(
         Range.of(time_s, of_time),
@@ -143,6 +143,7 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
         sigma_log=max(sigma, LEAST_SIGMA),
         devices=tuple(sorted({case.cluster.hardware.name for case in timed})),
         source=f"{OF_THE_SITE} ({len(timed)})",
+        experts=any(case.model.has_experts for case in timed),
     )
 
 

@@ -46,8 +46,14 @@ def test_a_profile_of_another_chip_is_told(device, profile, expected):
 
 def test_balanced_experts_are_an_assumption_until_something_is_said_of_them():
     assert told("experts are balanced", ep=8)
-    assert not told("experts", ep=1)
+    assert not told("experts are balanced", ep=1)
     for said in ({"imbalance": 1.3}, {"capacity_factor": 1.2}):
         model = replace(sim.models["mixtral-8x7b"], **said)
         step = sim.simulate(model, sim.Cluster.of("gb200", nodes=8), sim.Plan(ep=8, global_batch=64))
-        assert not any(line.startswith("experts") for line in step.assumptions)
+        assert not any(line.startswith("experts are balanced") for line in step.assumptions)
+
+
+def test_a_wider_interval_for_experts_is_told():
+    (line,) = told("experts were in no fitted run")
+    assert "within a factor of 1.5" in line
+    assert not told("experts", "llama3-8b")

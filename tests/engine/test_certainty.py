@@ -1,5 +1,6 @@
 """How sure a step is that waits for its host, and that no GPU is taken for one whose host takes no time."""
 
+from dataclasses import replace
 from math import hypot
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 
 from sim.catalog import names
 from sim.costs.profile import load_profile
-from sim.costs.run_level import run_level
+from sim.costs.run_level import run_level, shipped
 from sim.engine.batch import Asked, Batch
-from sim.engine.certainty import ISSUE_SIGMA_LOG, step_sigma, waiting_sigma
+from sim.engine.certainty import EXPERTS_SIGMA_LOG, ISSUE_SIGMA_LOG, experts_sigma, step_sigma, waiting_sigma
 from sim.engine.sensitivity import times_with
 from sim.engine.step import simulate
 from sim.specs import Cluster, Model, Plan
@@ -75,6 +76,17 @@ def test_other_hosts_widen_the_interval_of_what_waits_for_them():
     large = simulate(LARGE, H100, PLAN)
     assert large.waiting == 0
     assert large.sigma_log == pytest.approx(level.sigma_log)
+
+
+def test_experts_widen_the_interval_unless_fitted_runs_had_them():
+    mixture = Model(layers=8, hidden=8192, heads=128, vocab=1024, seq=2048, experts=8, experts_per_token=2)
+    level = run_level()
+    step = simulate(mixture, H100, PLAN)
+    assert step.sigma_log == pytest.approx(hypot(level.sigma_log, EXPERTS_SIGMA_LOG), rel=1e-4)
+    assert {experts_sigma(mixture, held) for held in shipped().values()} == {EXPERTS_SIGMA_LOG}
+    own = replace(level, experts=True)
+    assert simulate(mixture, H100, PLAN, level=own).sigma_log == pytest.approx(level.sigma_log, rel=1e-3)
+    assert experts_sigma(LARGE, level) == 0
 
 
 def test_a_kernel_that_its_host_outlasts_has_no_share():

@@ -78,7 +78,13 @@ def test_a_slow_site_is_found(tmp_path):
     # Which parameter takes how much is not settled by twelve runs; that both are slower is.
     assert site.parameters.gemm_slowdown > usual.gemm_slowdown
     assert site.parameters.collective_slowdown > usual.collective_slowdown
-    assert 0.03 <= site.sigma_log < 0.1
+    assert 0.03 <= site.sigma_log < 0.1 and not site.experts
+
+
+def test_a_site_knows_experts_only_from_runs_that_had_them(tmp_path):
+    dense = cases(tmp_path)[:1]
+    mixture = cases(tmp_path, {"experts": "8", "experts_per_token": "2", "moe_ffn": "8192"})[:1]
+    assert [fit_site(measured_under(runs, level())).experts for runs in (dense, dense + mixture)] == [False, True]
 
 
 @pytest.mark.slow

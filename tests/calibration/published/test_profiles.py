@@ -18,7 +18,7 @@ from calibration.published.models import PROFILED, fit_base, own_models, peak_ex
 from calibration.published.peaks import PEAK_NAMES
 from calibration.published.profiles import NAMES, build, write
 from calibration.published.public import Public
-from calibration.published.relatives import PEAK_PAIRS, RELATIVES, peak_sigma, relative
+from calibration.published.relatives import CROSSED, PEAK_PAIRS, RELATIVES, peak_sigma, relative
 from calibration.published.tables import read_public
 from calibration.samples import Samples
 from sim.catalog import folder, names, newer_profile
@@ -199,9 +199,6 @@ def peaks(**tera: float) -> Public:
     return Public(peaks={PEAK_NAMES[n]: tera.get(n.replace("-", "_"), v / 1e12) * 1e12 for n, v in usual.items()})
 
 
-CROSSING = (0.2, "a step to another architecture")
-
-
 def test_every_accelerator_of_the_catalog_is_a_target() -> None:
     newer = [r.name for r in RELATIVES if r.of]
     assert sorted({*NAMES} - {*newer}) == [n for n in names("devices") if not device(n).on_host]
@@ -219,7 +216,7 @@ def test_relatives_move_by_measured_peaks() -> None:
     public = peaks(b200=1000.0, b300=1100.0, gb200=1200.0)
     base = load_profile("b200").values["gemm_forward_rate"]
     for name, factor in (("b300", 1.1), ("gb200", 1.2), ("gb300", 1.2)):
-        made = relative(by_name[name], public, shipped(), CROSSING)
+        made = relative(by_name[name], public, shipped())
         assert made.values["gemm_forward_rate"] == pytest.approx(factor * base, rel=1e-5)
         assert (made.base, made.estimate) == ("b200", True)
 
@@ -227,12 +224,12 @@ def test_relatives_move_by_measured_peaks() -> None:
 def test_a_step_to_another_architecture_keeps_the_attention_written_for_it() -> None:
     public = peaks(gb200=1200.0, h200_sxm_141gb=500.0)
     target = next(r for r in RELATIVES if r.name == "gb200-2026")
-    made = relative(target, public, shipped(), CROSSING)
+    made = relative(target, public, shipped())
     base, own = load_profile("h200-sxm-141gb"), load_profile("gb200")
     assert made.values["gemm_forward_rate"] == pytest.approx(2.4 * base.values["gemm_forward_rate"], rel=1e-5)
     assert [m for m in made.models if m.op == "attention"] == [m for m in own.models if m.op == "attention"]
     assert made.collectives == own.collectives
-    assert made.scaling_sigma_log == pytest.approx(hypot(base.scaling_sigma_log, CROSSING[0]), rel=1e-5)
+    assert made.scaling_sigma_log == pytest.approx(hypot(base.scaling_sigma_log, CROSSED[0]), rel=1e-5)
 
 
 def test_a_relative_of_a_measured_device_is_carried_over_from_what_was_measured() -> None:
@@ -270,7 +267,7 @@ def test_the_error_of_datasheet_ratios_is_that_of_the_pairs() -> None:
 
 def test_a_power_limit_lowers_the_clock_by_the_root() -> None:
     target = next(r for r in RELATIVES if r.power_limited)
-    made, base = relative(target, peaks(), shipped(), CROSSING), load_profile(target.base)
+    made, base = relative(target, peaks(), shipped()), load_profile(target.base)
     left = (500 - 70) / (700 - 70)
     assert made.values["gemm_forward_rate"] / base.values["gemm_forward_rate"] == pytest.approx(left**0.5, rel=1e-5)
     assert made.values["gemm_forward_bandwidth"] / base.values["gemm_forward_bandwidth"] == pytest.approx(2.4 / 3.35)
