@@ -109,10 +109,10 @@ def _latent_norms(kind: BlockKind) -> int:
     return (kind.mixer == "mla") + kind.latent_queries
 
 
-def _head_norms(queries: Expr, keys: Expr, statistics: int) -> Expr:
-    """Return what norms of every head's queries and keys keep: what they read, and statistics of every head's row."""
+def _head_norms(kind: BlockKind, queries: Expr, keys: Expr, statistics: int) -> Expr:
+    """Return what norms of queries and keys keep: what they read, and statistics of every head's row, or the whole."""
     return sum(
-        rows * (element_bytes * columns + 4 * statistics * columns / head_dim)
+        rows * (element_bytes * columns + 4 * statistics * (1 if kind.whole_qk_norm else columns / head_dim))
         for rows, columns in ((queries, query_width / tp), (keys, kv_columns))
     )
 
@@ -134,14 +134,14 @@ def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
         return element_bytes * tokens * (2 * query_width + 2 * v_width) / tp + latents, stored
     one = element_bytes * tokens * (2 * query_width / tp + 2 * kv_columns)
     if kind.qk_norm:
-        one += _head_norms(tokens, tokens, statistics)
+        one += _head_norms(kind, tokens, tokens, statistics)
     if not kind.eager:
         one += ring.saved(tokens)
     if kind.cross:
         encoder = symbol("encoder_seq") * micro_batch / cp
         more = element_bytes * (tokens * 2 * query_width / tp + encoder * 2 * kv_columns)
         if kind.qk_norm:
-            more += _head_norms(tokens, encoder, statistics)
+            more += _head_norms(kind, tokens, encoder, statistics)
         return one + more, stored + crossed
     return one, stored
 

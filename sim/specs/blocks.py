@@ -145,7 +145,8 @@ class Block:
             return GATES[self.mixer] * h * (2 * h + (2 if m.bias else 0))
         if self.mixer != "attention":
             return 0
-        one = (h if m.bias else 0) + (2 * m.norm_size(m.head_dim) if m.qk_norm else 0)
+        normed = m.query_width + m.kv_width if m.whole_qk_norm else 2 * m.head_dim
+        one = (h if m.bias else 0) + (m.norm_size(normed) if m.qk_norm else 0)
         return one * (2 if self.cross else 1)
 
     def _mlp_weights(self, columns: int, width: int) -> int:

@@ -37,9 +37,10 @@ class Model:
     width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the mean
     (of ep ranks at most ep); `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is
     dropped). `activation` is that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared
-    it keeps as much as "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. MLA
-    (DeepSeek-V2, arXiv 2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without
-    rotation. With a `table` (see `from_table`) the network is that one and the dimensions mean nothing.
+    it keeps as much as "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. With
+    `whole_qk_norm` the norms of `qk_norm` span all heads (OLMo 2, arXiv 2501.00656). MLA (DeepSeek-V2, arXiv
+    2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a
+    `table` (see `from_table`) the network is that one and the dimensions mean nothing.
 
     Raises:
         InputError: a value is out of range or the dimensions contradict each other.
@@ -73,6 +74,7 @@ class Model:
     mlp_bias: bool = DERIVED
     head_bias: bool = False
     qk_norm: bool = False
+    whole_qk_norm: bool = False
     sinks: bool = False
     positions: Literal["learned", "rope", "relative", "none"] = DERIVED
     max_positions: Annotated[int, whole(1, 10_000_000)] = DERIVED
@@ -121,6 +123,8 @@ class Model:
         assumed += self.network.notes() if self.network else []
         if self.table and not self.table.seq:
             assumed.append("a sample counts as one token: the traced network reads none")
+        if self.qk_norm and self.whole_qk_norm:
+            assumed.append("with tp, ranks exchange nothing for the row sums of the norms of queries and keys")
         assumed += self._unused()
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
@@ -133,6 +137,7 @@ class Model:
         """Return what is stated of parts that no layer has."""
         absent = {} if self.has_experts else dict.fromkeys(OF_EXPERTS, "experts")
         absent |= {} if set(self.pattern) & set("WY") else {"window": "a window"}
+        absent |= {} if self.qk_norm else {"whole_qk_norm": "norms of queries and keys"}
         absent |= {} if self.kv_lora_rank else dict.fromkeys(("q_lora_rank", "rope_head_dim"), "latent attention")
         usual = {f.name: f.default for f in fields(self)}
         held = {name: getattr(self, name) for name in absent}

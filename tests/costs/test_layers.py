@@ -275,3 +275,5 @@ def test_norms_of_queries_and_keys_move_every_heads_rows(tp):
         more, longer = (normed[k] - usual[k] for k in (("block0", "compute", phase, q) for q in ("bytes", "seconds")))
         assert more == pytest.approx(moves * element)
         assert longer > 0
+    whole = measured(replace(SHAPES["dense"], qk_norm=True, whole_qk_norm=True), tp=tp)
+    assert {k: v for k, v in whole.items() if k[-1] == "bytes"} == {k: v for k, v in normed.items() if k[-1] == "bytes"}

@@ -30,6 +30,11 @@ def normed(e):
     return {"kv_heads": 2, "qk_norm": True}, {"qk_norm": True}, e * SEQ * FFN
 
 
+def whole_normed(e):
+    """The same of all heads at once, with one statistic a row."""
+    return {"kv_heads": 2, "qk_norm": True, "whole_qk_norm": True}, {"qk_norm": "whole"}, e * SEQ * FFN
+
+
 def experts(e, shared=0):
     """`index_add` keeps the weighted rows; 64-bit numbers of tokens, rows and chosen experts; weights of the rows, and
     probabilities in the data type where ours are in fp32."""
@@ -53,6 +58,7 @@ def latent(e):
 CASES = {
     "grouped": grouped,
     "normed": normed,
+    "whole normed": whole_normed,
     "experts": experts,
     "shared experts": lambda e: experts(e, SHARED),
     "latent": latent,

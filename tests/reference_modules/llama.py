@@ -8,7 +8,10 @@ from tests.reference_modules.heads import merge_heads, rotary, rotate, split_hea
 
 
 class LlamaAttention(nn.Module):
-    """Grouped queries (arXiv 2305.13245), rotary positions, optional norms of queries and keys, sliding window."""
+    """Grouped queries (arXiv 2305.13245), rotary positions, optional norms of queries and keys, sliding window.
+
+    The norms are of every head, or of all heads at once ("whole": OLMo 2, arXiv 2501.00656).
+    """
 
     def __init__(
         self,
@@ -16,7 +19,7 @@ class LlamaAttention(nn.Module):
         heads: int,
         kv_heads: int,
         head_dim: int,
-        qk_norm: bool = False,
+        qk_norm: bool | str = False,
         window: int | None = None,
         bias: bool = False,
     ) -> None:
@@ -24,16 +27,21 @@ class LlamaAttention(nn.Module):
         self.heads, self.kv_heads, self.window = heads, kv_heads, window
         self.q, self.out = nn.Linear(hidden, heads * head_dim, bias), nn.Linear(heads * head_dim, hidden, bias=False)
         self.k, self.v = (nn.Linear(hidden, kv_heads * head_dim, bias) for _ in range(2))
-        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
+        self.whole = qk_norm == "whole"
+        of_queries, of_keys = (heads, kv_heads) if self.whole else (1, 1)
+        self.q_norm = nn.RMSNorm(of_queries * head_dim) if qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(of_keys * head_dim) if qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        q = rotate(self.q_norm(split_heads(self.q(x), self.heads)), angles)
-        k = rotate(self.k_norm(split_heads(self.k(x), self.kv_heads)), angles)
+        q = rotate(self._normed(self.q_norm, self.q(x), self.heads), angles)
+        k = rotate(self._normed(self.k_norm, self.k(x), self.kv_heads), angles)
         v = split_heads(self.v(x), self.kv_heads)
         mask = window_mask(x.shape[1], self.window).to(x.device) if self.window else None
         context = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
         return self.out(merge_heads(context))
+
+    def _normed(self, norm: nn.Module, x: Tensor, heads: int) -> Tensor:
+        return split_heads(norm(x), heads) if self.whole else norm(split_heads(x, heads))
 
 
 class LatentAttention(nn.Module):
@@ -136,7 +144,7 @@ class Llama(nn.Module):
         ffn: int,
         vocab: int,
         head_dim: int | None = None,
-        qk_norm: bool = False,
+        qk_norm: bool | str = False,
         window: int | None = None,
         latent: dict[str, int | None] | None = None,
         moe: dict[str, int] | None = None,

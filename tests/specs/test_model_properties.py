@@ -33,6 +33,7 @@ def models(draw, pattern=LETTERS):
         shared_ffn=draw(st.sampled_from([0, 96])),
         moe_latent=draw(st.sampled_from([0, 32])),
         qk_norm=draw(st.booleans()),
+        whole_qk_norm=draw(st.booleans()),
         mtp_layers=draw(st.integers(0, 2)),
         **({"kv_lora_rank": 32, "rope_head_dim": 8, "q_lora_rank": draw(st.sampled_from([0, 16]))} if mla else {}),
     )
@@ -137,6 +138,16 @@ def test_a_window_that_no_layer_has_is_noted():
     note = "model.window = 16 is ignored: no layer has a window"
     assert note in Model(family="encoder", **shape).assumptions
     assert note not in Model(**shape).assumptions
+
+
+def test_norms_over_all_heads_are_noted():
+    """OLMo 2: 64 queries and 32 keys have one weight each; with norms of every head 2 x 16 would."""
+    shape = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "norm": "rmsnorm"}
+    whole, each = (Model(qk_norm=True, whole_qk_norm=w, **shape) for w in (True, False))
+    assert whole.parameters - each.parameters == 2 * (64 + 32 - 2 * 16)
+    assert [sum("row sums" in text for text in m.assumptions) for m in (whole, each)] == [1, 0]
+    note = "model.whole_qk_norm = True is ignored: no layer has norms of queries and keys"
+    assert note in Model(whole_qk_norm=True, **shape).assumptions
 
 
 def test_a_table_of_positions_grows_with_the_sequence():

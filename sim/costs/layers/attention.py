@@ -137,9 +137,10 @@ def attention(kind: BlockKind, size: Sizes) -> Iterator[Op]:
 
 
 def _head_norms(name: str, kind: BlockKind, queries: Expr, keys: Expr) -> Iterator[Op]:
-    """Yield the norms of every head's queries and keys (Qwen3, arXiv 2505.09388; OLMo 2, Gemma 3)."""
-    yield from norm(f"{name}query norm", queries * heads / tp, kind.root_mean_square, head_dim)
-    yield from norm(f"{name}key norm", keys * kv_columns / head_dim, kind.root_mean_square, head_dim)
+    """Yield the norms of queries and keys: of every head's (Qwen3, arXiv 2505.09388; Gemma 3), or whole (OLMo 2)."""
+    for what, rows, columns in (("query", queries, query_width / tp), ("key", keys, kv_columns)):
+        width = columns if kind.whole_qk_norm else head_dim
+        yield from norm(f"{name}{what} norm", rows * columns / width, kind.root_mean_square, width)
 
 
 def _latent_projections(kind: BlockKind, size: Sizes) -> Iterator[Op]:

@@ -28,6 +28,7 @@ class BlockKind:
     norms: int
     latent_queries: bool
     qk_norm: bool
+    whole_qk_norm: bool
     root_mean_square: bool
     joins: bool
     relu: bool
@@ -56,6 +57,7 @@ class BlockKind:
             parallel=model.parallel_block,
             norms=block.norms,
             qk_norm=block.mixer == "attention" and model.qk_norm,
+            whole_qk_norm=block.mixer == "attention" and model.qk_norm and model.whole_qk_norm,
             latent_queries=block.mixer == "mla" and model.q_lora_rank > 0,
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
