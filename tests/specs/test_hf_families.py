@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sim.specs import InputError, Model
 from sim.specs.hf import READERS
+from sim.specs.hf.beyond import BEYOND
 
 CONFIGS = {file.stem: json.loads(file.read_text()) for file in sorted((Path(__file__).parent / "configs").glob("*"))}
 
@@ -100,6 +102,38 @@ FIELDS = {
     "granite-4.0-h-small": {"moe_ffn": 768, "shared_ffn": 1536, "ssm_chunk": 256, "positions": "none"},
     "nemotron-3-nano": {"experts": 128, "shared_ffn": 3712, "moe_latent": 0, "ssm_heads": 64},
     "nemotron-3-super": {"moe_latent": 1024, "experts_per_token": 22},
+    "granite-3.3-8b": {"kv_heads": 8, "tied_embeddings": True, "window": 0},
+    "seed-oss-36b": {"qkv_bias": True, "bias": False, "head_dim": 128, "dropout": 0.1},
+    "glm4-9b": {"qkv_bias": True, "bias": False, "block_norms": 2},
+    "glm4-32b-0414": {"qkv_bias": False, "block_norms": 4, "kv_heads": 2},
+    "exaone4-1.2b": {"pattern": "T" * 30, "block_norms": 2, "qk_norm": True},
+    "exaone4-32b": {"pattern": "WWWT" * 16, "window": 4096},
+    "olmo2-32b": {"qk_norm": True, "whole_qk_norm": True, "block_norms": 2, "kv_heads": 8},
+    "olmo3-7b": {"pattern": "WWWT" * 8, "whole_qk_norm": True, "window": 4096},
+    "olmoe-1b-7b": {"pattern": "X" * 16, "experts": 64, "experts_per_token": 8, "moe_ffn": 1024, "shared_ffn": 0},
+    "minimax-m2": {"experts": 256, "moe_ffn": 1536, "whole_qk_norm": True, "head_dim": 128},
+    "hunyuan-7b": {"qk_norm": True, "whole_qk_norm": False, "tied_embeddings": True},
+    "hunyuan-a13b": {"experts_per_token": 8, "shared_ffn": 3072, "moe_ffn": 3072},
+    "ministral3-8b": {"window": 0, "kv_heads": 8, "head_dim": 128},
+    "qwen2-vl-7b": {"qkv_bias": True, "bias": False, "tied_embeddings": False, "window": 0},
+    "phi-3.5-moe": {"norm": "layernorm", "norm_bias": True, "gated_mlp": True, "mlp_bias": False, "head_bias": True},
+    "llama4-scout": {"pattern": "X" * 48, "experts_per_token": 1, "shared_ffn": 8192, "qk_norm": False},
+    "llama4-maverick": {"pattern": "TX" * 24, "ffn": 16384, "moe_ffn": 8192, "experts": 128},
+    "ernie4.5-21b-a3b": {"pattern": "T" + "X" * 27, "shared_ffn": 3072, "experts_per_token": 6, "router_bias": True},
+    "glm4.5": {"pattern": "TTT" + "X" * 89, "qk_norm": True, "qkv_bias": True, "bias": False, "kv_heads": 8},
+    "glm4.7-flash": {"pattern": "T" + "X" * 46, "kv_lora_rank": 512, "head_dim": 192, "v_head_dim": 256},
+    "dots-llm1": {"pattern": "T" + "X" * 61, "shared_ffn": 2816, "qk_norm": True, "window": 0},
+    "minicpm3-4b": {"pattern": "T" * 62, "v_head_dim": 64, "rope_head_dim": 32, "tied_embeddings": True},
+    "starcoder2-15b": {"pattern": "W" * 40, "gated_mlp": False, "bias": True, "kv_heads": 4, "activation": "gelu"},
+    "starcoder-15b": {"kv_heads": 1, "positions": "learned", "bias": True, "ffn": 24576, "max_positions": 8192},
+    "gpt-j-6b": {"parallel_block": True, "block_norms": 1, "head_bias": True, "bias": False, "positions": "rope"},
+    "cwm-32b": {"pattern": "TWWW" * 16, "window": 8192},
+    "glm4.1v-9b": {"block_norms": 4, "qkv_bias": True, "bias": False},
+    "glm4.5v": {"pattern": "T" + "X" * 45, "qkv_bias": True, "bias": False, "mtp_layers": 0},
+    "stablelm2-1.6b": {"norm": "layernorm", "gated_mlp": True, "qkv_bias": True, "mlp_bias": False},
+    "command-r": {"parallel_block": True, "block_norms": 1, "norm_bias": False, "tied_embeddings": True},
+    "command-r7b": {"pattern": "WWWT" * 8, "window": 4096},
+    "mamba-codestral-7b": {"pattern": "M" * 64, "ssm_heads": 128, "ssm_groups": 8, "positions": "none"},
 }
 
 
@@ -120,6 +154,18 @@ def test_fields(read, name):
         ("mistral-7b", {"sliding_window": None}, "T" * 32),
         ("gemma3-1b", {"sliding_window_pattern": 2}, "WT" * 13),
         ("deepseek-v3", {"first_k_dense_replace": 0}, "X" * 61),
+        ("glm4.7-flash", {"mlp_layer_types": ["sparse"] * 2, "num_hidden_layers": 2}, "XX"),
+        ("dots-llm1", {"sliding_window": 4096, "max_window_layers": 60}, "T" + "X" * 59 + "YY"),
+        ("llama4-scout", {"moe_layers": [1, 47]}, "TX" + "T" * 45 + "X"),
+        ("ernie4.5-21b-a3b", {"moe_layer_interval": 2, "moe_layer_end_index": 25}, "TX" * 13 + "TT"),
+        ("smollm3-3b", {"layer_types": None, "use_sliding_window": True, "sliding_window": 8192}, "TTTW" * 9),
+        ("exaone4-32b", {"layer_types": None, "sliding_window_pattern": 2}, "WT" * 32),
+        ("olmo3-7b", {"layer_types": "left out"}, "WWWT" * 8),
+        (
+            "granite-4.0-h-small",  # as later versions of the library save it
+            {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+            "ME*E",
+        ),
         ("nemotron-h-8b", {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3}, "M*-"),
         ("bamba-9b", {"num_hidden_layers": 2, "attn_layer_indices": None}, "M-M-"),
         (
@@ -186,13 +232,23 @@ def test_prediction_module(read):
         ("t5-base", {"feed_forward_proj": 1}, "feed_forward_proj"),
         ("vit-b", {"image_size": 225}, "patch_size"),
         ("gemma3-4b", {"text_config": []}, "text_config"),
-        ("gemma3-4b", {"model_type": "llava"}, "hidden_size"),
+        ("gemma3-4b", {"text_config": {"model_type": "llama", "num_hidden_layers": 2}}, "text_config.hidden_size"),
         ("gemma3-1b", {"model_type": ["gemma"]}, "model_type"),
+        ("smollm3-3b", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ("exaone4-32b", {"layer_types": None}, "sliding_window_pattern"),
+        ("hunyuan-a13b", {"moe_topk": [8] * 31 + [4]}, "moe_topk"),
+        ("hunyuan-a13b", {"moe_intermediate_size": 1024}, "moe_intermediate_size"),
+        ("llama4-scout", {"moe_layers": [48]}, "moe_layers"),
+        ("glm4.7-flash", {"mlp_layer_types": ["linear"] * 47}, "mlp_layer_types"),
+        ("stablelm2-1.6b", {"qk_layernorm": True}, "qk_layernorm"),
+        ("command-r", {"use_qk_norm": True}, "use_qk_norm"),
+        ("ernie4.5-0.3b", {"use_bias": True}, "use_bias"),
+        ("olmoe-1b-7b", {"clip_qkv": 8.0}, "clip_qkv"),
+        ("mamba-codestral-7b", {"head_dim": 32}, "head_dim"),
+        ("minicpm3-4b", {"num_attention_heads": 0}, "num_attention_heads"),
     ],
 )
 def test_refusals(read, name, changes, path):
-    if name == "gemma3-4b" and path == "hidden_size":
-        changes = changes | {"text_config": {"model_type": "llama", "num_hidden_layers": 2}}
     with pytest.raises(InputError) as caught:
         read(name, **changes)
     assert caught.value.path == path
@@ -204,6 +260,86 @@ def test_the_code_a_config_points_to_is_left_alone(read):
 
 def test_the_text_part_is_said(read):
     assert any("text part" in note for note in read("gemma3-4b").assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key"),
+    [
+        ("qwen2.5-vl-3b", "qwen2_5_vl", "text_config"),
+        ("qwen2.5-vl-3b", "qwen2_5_vl", None),  # as published: the text's keys beside the vision part
+        ("qwen3-vl-30b-a3b", "qwen3_vl_moe", "text_config"),
+        ("llama4-scout", "llama4", "text_config"),
+        ("ministral3-8b", "mistral3", "text_config"),
+        ("qwen2.5-7b", "internvl_chat", "llm_config"),
+        ("deepseek-v2", "deepseek_vl_v2", "language_config"),
+    ],
+)
+def test_the_text_part_is_the_language_model(tmp_path, name, kind, key):
+    text = CONFIGS[name]["config"]
+    if key is None:
+        text = {k: v for k, v in text.items() if k != "model_type"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(({key: text} if key else text) | {"model_type": kind, "vision_config": {}}))
+    model = Model.from_hf(file)
+    assert model.parameters == CONFIGS[name]["parameters"]
+    assert any("text part" in note for note in model.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "part", "tied"),
+    [
+        ("paligemma", True, False, True),
+        ("paligemma", False, True, False),
+        ("paligemma", False, None, False),
+        ("paligemma", None, None, True),
+        ("llava", True, False, True),
+        ("llava", False, True, True),
+        ("llava", False, None, False),
+        ("llama4", True, False, False),
+        ("llama4", False, True, True),
+    ],
+)
+def test_whose_word_it_is_that_the_head_is_tied(tmp_path, kind, whole, part, tied):
+    """As transformers 5.24 ties the heads of these three, each with the two values that differ."""
+    key = "tie_word_embeddings"
+    text = CONFIGS["gemma-2b"]["config"] | ({} if part is None else {key: part})
+    parts = {"model_type": kind, "text_config": text} | ({} if whole is None else {key: whole})
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(parts))
+    assert Model.from_hf(file).tied_embeddings is tied
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("smollm3-3b", "9 of 36 have none"),
+        ("command-r7b", "8 of 32 have none"),
+        ("exaone4-32b", "16 of 64 have none"),
+        ("llama4-scout", "chunks of 8192 tokens"),
+        ("llama4-scout", "norms of queries and keys"),
+        ("minimax-m2", "the config's 3 are left out"),
+    ],
+)
+def test_what_a_reader_leaves_out_is_said(read, name, note):
+    assert sum(note in text for text in read(name).assumptions) == 1
+
+
+def test_a_model_whose_layers_all_rotate_says_nothing_of_it(read):
+    assert not any("positions" in text for text in read("exaone4-1.2b").assumptions)
+    assert not any("norms" in text for text in read("llama4-maverick").assumptions)
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_a_known_kind_is_refused_for_what_it_has(read, kind):
+    with pytest.raises(InputError, match=re.escape(BEYOND[kind])) as caught:
+        read("llama2-13b", model_type=kind)
+    assert (caught.value.path, kind in READERS) == ("model_type", False)
+
+
+@pytest.mark.parametrize("name", ["olmo2-7b", "qwen3-vl-8b", "granite-3.3-8b", "glm4.5-air"])
+def test_keys_that_change_no_shape_change_nothing(read, name):
+    beside = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "torch_dtype": "bfloat16", "architectures": None}
+    assert read(name, **beside) == read(name)
 
 
 KEYS = sorted({key for entry in CONFIGS.values() for key in entry["config"]} | {"layer_types", "layers_block_type"})

@@ -33,6 +33,10 @@ def _roberta(config: Config) -> dict[str, Any]:
     return _bert({"vocab_size": 50_265, **config}) | {"seq": longest - 2}
 
 
+def _xlm_roberta(config: Config) -> dict[str, Any]:
+    return _roberta({"vocab_size": 30_522, "max_position_embeddings": 512} | dict(config))
+
+
 def _t5(config: Config) -> dict[str, Any]:
     """Read T5, whose `tie_word_embeddings` false means a head of its own (T5 1.1)."""
     only(config, relative_attention_num_buckets=32, is_encoder_decoder=True)
@@ -79,4 +83,4 @@ def _vit(config: Config) -> dict[str, Any]:
     }
 
 
-READERS: dict[str, Reader] = {"bert": _bert, "roberta": _roberta, "t5": _t5, "vit": _vit}
+READERS: dict[str, Reader] = {"bert": _bert, "roberta": _roberta, "xlm-roberta": _xlm_roberta, "t5": _t5, "vit": _vit}

@@ -1,9 +1,11 @@
-"""Decoders with LayerNorm: GPT-2, GPT-NeoX, Falcon, Phi, OPT, BLOOM, MPT, Nemotron."""
+"""Decoders with LayerNorm: GPT-2, GPT-J, GPT-NeoX, StarCoder, Falcon, Phi, OPT, BLOOM, MPT, Nemotron, StableLM,
+Cohere."""
 
 from typing import Any
 
 from sim.specs.fields import InputError
 from sim.specs.hf.keys import Config, Reader, activation, flag, layer_count, need, number, only
+from sim.specs.hf.llama import unrotated, windowed
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -20,6 +22,24 @@ def _gpt2(config: Config) -> dict[str, Any]:
         "dropout": config.get("resid_pdrop", 0.1),
         "activation": activation(config, "activation_function"),
         "tied_embeddings": flag(config, "tie_word_embeddings", True),
+    }
+
+
+def _gpt_bigcode(config: Config) -> dict[str, Any]:
+    """Read StarCoder: GPT-2 with one key-value head."""
+    return _gpt2(config) | {"kv_heads": 1 if flag(config, "multi_query", True) else None}
+
+
+def _gptj(config: Config) -> dict[str, Any]:
+    return _gpt2({"vocab_size": 50_400, "n_positions": 2_048, "resid_pdrop": 0.0, **config}) | {
+        "max_positions": None,
+        "positions": "rope",
+        "bias": False,
+        "mlp_bias": True,
+        "head_bias": True,
+        "tied_embeddings": flag(config, "tie_word_embeddings", False),
+        "parallel_block": True,
+        "block_norms": 1,
     }
 
 
@@ -146,8 +166,70 @@ def _nemotron(config: Config) -> dict[str, Any]:
     }
 
 
+def _starcoder2(config: Config) -> dict[str, Any]:
+    bias, window = flag(config, "use_bias", True), number(config, "sliding_window", 0)
+    raw = _decoder(config, 49_152, True)
+    return raw | {
+        "kv_heads": config.get("num_key_value_heads", 2),
+        "ffn": need(config, "intermediate_size"),
+        "seq": config.get("max_position_embeddings", 4_096),
+        "dropout": config.get("residual_dropout", 0.0),
+        "positions": "rope",
+        "bias": bias,
+        "activation": activation(config, "hidden_act"),
+        "window": window,
+        "pattern": ("W" if window else "T") * raw["layers"],
+    }
+
+
+def _gated(config: Config, vocab: int, seq: int, tied: bool) -> dict[str, Any]:
+    """Return what StableLM and Cohere share: a gated MLP, and no biases beside it."""
+    return _decoder(config, vocab, tied) | {
+        "kv_heads": config.get("num_key_value_heads"),
+        "ffn": need(config, "intermediate_size"),
+        "gated_mlp": True,
+        "seq": config.get("max_position_embeddings", seq),
+        "positions": "rope",
+        "mlp_bias": False,
+    }
+
+
+def _stablelm(config: Config) -> dict[str, Any]:
+    only(config, qk_layernorm=False)
+    parallel = flag(config, "use_parallel_residual", False)
+    return _gated(config, 50_304, 4_096, False) | {
+        "dropout": config.get("hidden_dropout", 0.0),
+        "bias": False,
+        "qkv_bias": flag(config, "use_qkv_bias", False),
+        "parallel_block": parallel,
+        "block_norms": 1 if parallel else 2,
+    }
+
+
+def _cohere(config: Config) -> dict[str, Any]:
+    """Read Command R: a parallel block behind one norm without bias."""
+    only(config, use_qk_norm=False)
+    return _gated(config, 256_000, 8_192, True) | {
+        "dropout": config.get("attention_dropout", 0.0),
+        "bias": flag(config, "attention_bias", False),
+        "norm_bias": False,
+        "parallel_block": True,
+        "block_norms": 1,
+    }
+
+
+def _cohere2(config: Config) -> dict[str, Any]:
+    """Read Command R7B and A: one layer in four sees everything, without rotary positions."""
+    raw = _cohere(config)
+    window, every = number(config, "sliding_window", 4_096), number(config, "sliding_window_pattern", 4, least=1)
+    raw = windowed(raw, config, window, lambda i: (i + 1) % every > 0)
+    return raw | {"notes": unrotated([letter == "W" for letter in raw["pattern"]])}
+
+
 READERS: dict[str, Reader] = {
     "gpt2": _gpt2,
+    "gpt_bigcode": _gpt_bigcode,
+    "gptj": _gptj,
     "gpt_neox": _gpt_neox,
     "falcon": _falcon,
     "phi": _phi,
@@ -155,4 +237,8 @@ READERS: dict[str, Reader] = {
     "bloom": _bloom,
     "mpt": _mpt,
     "nemotron": _nemotron,
+    "starcoder2": _starcoder2,
+    "stablelm": _stablelm,
+    "cohere": _cohere,
+    "cohere2": _cohere2,
 }

@@ -1,4 +1,4 @@
-"""Mamba-2 hybrids: Nemotron-H and Nemotron 3, whose layers are one sub-layer each, Bamba and Granite 4.
+"""Mamba-2, and its hybrids: Nemotron-H and Nemotron 3, whose layers are one sub-layer each, Bamba and Granite 4.
 
 A layer of the last two is a mixer and an MLP or experts, which are two letters of a pattern here.
 """
@@ -120,14 +120,14 @@ def _bamba(config: Config) -> dict[str, Any]:
 
 def _granitemoehybrid(config: Config) -> dict[str, Any]:
     layers, experts = layer_count(config), number(config, "num_local_experts", 8)
-    words = listed(config, "layer_types", ("mamba", "attention"), layers)
+    words = listed(config, "layer_types", ("mamba", "linear_attention", "attention", "full_attention"), layers)
     if words is None:
         raise InputError("layer_types", None, "required in this config.json")
     rope = config.get("position_embedding_type")
     if rope not in (None, "nope", "rope"):
         raise InputError("position_embedding_type", rope, "rope, nope or null")
     shared = number(config, "shared_intermediate_size", 1_024)
-    raw = _with_mlps(config, [word == "attention" for word in words], "E" if experts else "-", 2_048) | {
+    raw = _with_mlps(config, [WORDS[word] == "*" for word in words], "E" if experts else "-", 2_048) | {
         "kv_heads": config.get("num_key_value_heads", config.get("num_attention_heads", 32)),
         "vocab": config.get("vocab_size", 32_000),
         "positions": "rope" if rope == "rope" else "none",
@@ -143,4 +143,36 @@ def _granitemoehybrid(config: Config) -> dict[str, Any]:
     }
 
 
-READERS: dict[str, Reader] = {"nemotron_h": _nemotron_h, "bamba": _bamba, "granitemoehybrid": _granitemoehybrid}
+def _mamba2(config: Config) -> dict[str, Any]:
+    only(config, use_bias=False, use_conv_bias=True)
+    layers, hidden = layer_count(config), number(config, "hidden_size")
+    heads, each = number(config, "num_heads", 128), number(config, "head_dim", 64)
+    if heads * each != number(config, "expand", 2) * hidden:
+        raise InputError(
+            "head_dim", each, f"expand x hidden_size / num_heads = {config.get('expand', 2)} x {hidden} / {heads}"
+        )
+    return {
+        "layers": layers,
+        "pattern": "M" * layers,
+        "hidden": hidden,
+        "heads": 1,
+        "head_dim": 1,
+        "vocab": config.get("vocab_size", 32_768),
+        "norm": "rmsnorm",
+        "positions": "none",
+        "tied_embeddings": flag(config, "tie_word_embeddings", False),
+        "ssm_state": config.get("state_size", 128),
+        "ssm_heads": heads,
+        "ssm_head_dim": each,
+        "ssm_groups": config.get("n_groups", 8),
+        "ssm_conv": config.get("conv_kernel", 4),
+        "ssm_chunk": config.get("chunk_size", 256),
+    }
+
+
+READERS: dict[str, Reader] = {
+    "nemotron_h": _nemotron_h,
+    "bamba": _bamba,
+    "granitemoehybrid": _granitemoehybrid,
+    "mamba2": _mamba2,
+}
