@@ -232,8 +232,9 @@ def test_prediction_module(read):
         ("t5-base", {"feed_forward_proj": 1}, "feed_forward_proj"),
         ("vit-b", {"image_size": 225}, "patch_size"),
         ("gemma3-4b", {"text_config": []}, "text_config"),
-        ("gemma3-4b", {"text_config": {"model_type": "llama", "num_hidden_layers": 2}}, "text_config.hidden_size"),
+        ("gemma3-4b", {"text_config": {"model_type": "qwen2", "num_hidden_layers": 2}}, "text_config.hidden_size"),
         ("gemma3-1b", {"model_type": ["gemma"]}, "model_type"),
+        ("gemma3-1b", {"model_type": "left out"}, "model_type"),
         ("smollm3-3b", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("exaone4-32b", {"layer_types": None}, "sliding_window_pattern"),
         ("hunyuan-a13b", {"moe_topk": [8] * 31 + [4]}, "moe_topk"),
@@ -286,6 +287,24 @@ def test_the_text_part_is_the_language_model(tmp_path, name, kind, key):
 
 
 @pytest.mark.parametrize(
+    ("kind", "text", "parameters"),
+    [
+        ("llava", {"model_type": "llama", "vocab_size": 32_064}, 6_738_939_904),
+        ("llava_next", {"model_type": "mistral", "vocab_size": 32_064, "intermediate_size": 14_336}, 7_242_256_384),
+    ],
+)
+def test_what_a_text_part_leaves_to_the_library_is_said(tmp_path, kind, text, parameters):
+    """The text parts of LLaVA 1.5 and 1.6 as published; counted by transformers 5.24."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": kind, "text_config": text, "vision_config": {}}))
+    model = Model.from_hf(file)
+    assert model.parameters == parameters
+    said = [note.split(",")[0] for note in model.assumptions if "config is silent" in note]
+    assert "model: hidden_size = 4096" in said
+    assert len(said) == 5 - len(text) + 1
+
+
+@pytest.mark.parametrize(
     ("kind", "whole", "part", "tied"),
     [
         ("paligemma", True, False, True),
@@ -334,6 +353,11 @@ def test_a_known_kind_is_refused_for_what_it_has(read, kind):
     with pytest.raises(InputError, match=re.escape(BEYOND[kind])) as caught:
         read("llama2-13b", model_type=kind)
     assert (caught.value.path, kind in READERS) == ("model_type", False)
+
+
+def test_experts_under_the_library_s_name(read):
+    renamed = read("qwen3-vl-30b-a3b", num_experts="left out", num_local_experts=128)
+    assert renamed.parameters == CONFIGS["qwen3-vl-30b-a3b"]["parameters"]
 
 
 @pytest.mark.parametrize("name", ["olmo2-7b", "qwen3-vl-8b", "granite-3.3-8b", "glm4.5-air"])

@@ -13,38 +13,27 @@ from sim.specs.fields import InputError
 from sim.specs.files import load_mapping
 from sim.specs.hf import deepseek, encoders, gpt, hybrid, llama, moe
 from sim.specs.hf.beyond import BEYOND
-from sim.specs.hf.keys import Config, Reader, flag
-from sim.specs.hf.names import language_part
+from sim.specs.hf.keys import Config, Reader, need
+from sim.specs.hf.parts import text_part
 
 READERS: dict[str, Reader] = (
     llama.READERS | moe.READERS | deepseek.READERS | gpt.READERS | encoders.READERS | hybrid.READERS
 )
 
 LONG_CONTEXT = 8_192
-HEAD_OF_PART = ("llama4", "blip-2", "instructblip", "instructblipvideo", "internvl_chat", "deepseek_vl_v2")
-EITHER_TIES = ("llava", "llava_next_video", "llava_onevision", "video_llama_3", "qwen2_vl", "qwen2_5_vl")
-"""Models of several parts whose language model alone says whether its head is tied, and those where either may."""
 
 
 def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arguments of `Model` that a `config.json` states, and what was assumed beside them.
 
     `seq` replaces the config's longest context, and a table of learned positions grows with it. Of a model of several
-    parts the language model's is read (`TEXT_PARTS`).
+    parts the language model's is read.
 
     Raises:
         InputError: unknown `model_type`, or a key is missing or contradicts another.
     """
     config = load_mapping(Path(path))
-    notes: list[str] = []
-    inside, part = language_part(config)
-    if inside:
-        part = _tied({"model_type": f"{config.get('model_type')}_text", **part}, config)
-    elif "vision_config" in config and f"{config.get('model_type')}_text" in READERS:
-        # Qwen2-VL and Qwen2.5-VL as published: the text's keys beside those of the vision part.
-        part = config | {"model_type": f"{config['model_type']}_text"}
-    if part is not config:
-        notes.append("model: the text part of the config; its other parts are left out")
+    inside, part, notes = text_part(config)
     try:
         raw = _read(part)
     except InputError as error:
@@ -68,18 +57,10 @@ def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any
 
 
 def _read(config: Config) -> dict[str, Any]:
-    kind = config.get("model_type")
+    kind = need(config, "model_type")
     if isinstance(kind, str) and kind in BEYOND:
-        can = f"another kind (its {BEYOND[kind]} cannot be expressed; `trainsim trace` counts any torch module)"
+        can = f"another kind (its {BEYOND[kind]} cannot be expressed; `trainsim trace` takes any torch module)"
         raise InputError("model_type", kind, can)
     if not isinstance(kind, str) or kind not in READERS:
-        raise InputError("model_type", kind, "one of " + ", ".join(READERS))
+        raise InputError("model_type", kind, "one of " + ", ".join(sorted(READERS)))
     return READERS[kind](config)
-
-
-def _tied(part: dict[str, Any], whole: Config) -> dict[str, Any]:
-    """Return the `part` with its head tied or not as the `whole` says, where the library's head belongs to that."""
-    key, kind = "tie_word_embeddings", whole.get("model_type")
-    if whole.get(key) is None or kind in HEAD_OF_PART:
-        return part
-    return part | {key: flag(whole, key, False) or (kind in EITHER_TIES and flag(part, key, False))}

@@ -36,6 +36,6 @@ BEYOND: dict[str, str] = {
     "rwkv": "RWKV layers",
     "xlstm": "mLSTM and sLSTM layers",
     "zamba": STATES,
-    "zamba2": "a transformer block that several layers share",
+    "zamba2": "transformer block shared by several layers",
 }
 """By `model_type` of a decoder: what it has that `Model` cannot express."""

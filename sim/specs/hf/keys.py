@@ -9,8 +9,6 @@ from sim.specs.fields import InputError
 Config = Mapping[str, Any]
 Reader = Callable[[Config], dict[str, Any]]
 MOST_LAYERS = 4_096
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Keys under which configs of several parts hold the language model's."""
 
 
 def need(config: Config, key: str) -> Any:

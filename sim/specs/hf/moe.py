@@ -132,7 +132,8 @@ def _phimoe(config: Config) -> dict[str, Any]:
 
 
 def _qwen3_vl_moe(config: Config) -> dict[str, Any]:
-    known = {"num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1_408}
+    known = {"num_key_value_heads": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 1_408}
+    known["num_experts"] = config.get("num_local_experts", 60)  # as the library saves it; published: num_experts
     return _qwen3_moe(known | {"max_position_embeddings": 128_000} | dict(config))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.specs.fields import InputError
-from sim.specs.hf.keys import TEXT_PARTS
+from sim.specs.hf.parts import language_part
 
 KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -46,19 +46,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "classes": ("num_labels",),
 }  # fmt: skip
 """The keys that the readers take a field from; a field of the key's own name needs no entry."""
-
-
-def language_part(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the key and the value of the part that holds the language model; no key where `config` has no parts.
-
-    Raises:
-        InputError: the part is no mapping.
-    """
-    key = next((key for key in TEXT_PARTS if key in config), "")
-    part = config[key] if key else config
-    if not isinstance(part, dict):
-        raise InputError(key, part, "a mapping of keys to values")
-    return key, part
 
 
 def in_config(error: InputError, config: Mapping[str, Any]) -> InputError:
