@@ -63,7 +63,7 @@ def words():
     lists |= {f"{kind} keys": init_names(cls) for kind, cls in KINDS.items()}
     lists["links keys"] = init_names(Links)
     lists |= {kind: names(kind) for kind in ("devices", "models", "profiles")}
-    lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": SCHEMAS, "model types": READERS}
+    lists |= {"knobs": KNOBS, "schedules": SCHEDULES, "files": SCHEMAS, "model types": sorted(READERS)}
     lists["orders"] = [*SCHEDULES, "custom (with --order)"]
     lists["targets"] = EXPORTERS
     lists["lists"] = [*listing.kinds(), *listing.REGISTRIES, *listing.choices()]

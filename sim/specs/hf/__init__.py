@@ -33,7 +33,7 @@ def read_config(path: str | Path, seq: int | None = None) -> tuple[dict[str, Any
         InputError: unknown `model_type`, or a key is missing or contradicts another.
     """
     config = load_mapping(Path(path))
-    inside, part, notes = text_part(config)
+    inside, part, notes = text_part(config, READERS)
     try:
         raw = _read(part)
     except InputError as error:

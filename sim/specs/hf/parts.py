@@ -1,5 +1,6 @@
 """Configs of models of several parts: where the language model's is, and what it leaves to the whole or the library."""
 
+from collections.abc import Container
 from typing import Any
 
 from sim.specs.fields import InputError
@@ -32,20 +33,23 @@ def language_part(config: Config) -> tuple[str, dict[str, Any]]:
     return key, part
 
 
-def text_part(config: Config) -> tuple[str, dict[str, Any], list[str]]:
+def text_part(config: Config, known: Container[str]) -> tuple[str, dict[str, Any], list[str]]:
     """Return what `language_part` does with what its part leaves out, and what to say of that.
+
+    A part without `model_type` has the whole's and "_text" where that is `known`.
 
     Raises:
         InputError: the part is no mapping, or a `tie_word_embeddings` no truth value.
     """
     (key, part), kind = language_part(config), config.get("model_type")
+    typed = {"model_type": f"{kind}_text"} if f"{kind}_text" in known else {}
     if key:
-        part = _tied({"model_type": f"{kind}_text", **part}, config)
+        part = _tied(typed | part, config)
     elif kind in FLAT and "vision_config" in config:
-        part["model_type"] = f"{kind}_text"
+        part |= typed
     else:
         return key, part, []
-    silent = {k: v for k, v in LEFT_OUT.get(str(part["model_type"]), {}).items() if k not in part}
+    silent = {k: v for k, v in LEFT_OUT.get(str(part.get("model_type")), {}).items() if k not in part}
     said = [f"model: {k} = {v}, as the library has it where a config is silent" for k, v in silent.items()]
     return key, silent | part, ["model: the text part of the config; its other parts are left out", *said]
 
