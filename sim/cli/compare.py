@@ -12,10 +12,11 @@ from rich.table import Table
 
 from sim.cli.output import checked_files, console, progress_console, written
 from sim.engine.step import simulate
-from sim.specs import InputError, Job
+from sim.specs import InputError, Job, Plan
 from sim.specs.files import print_json
 from sim.specs.job import Tune
-from sim.tuner.ways import IDEAS, RIVALS, compared
+from sim.tuner.space import KEPT
+from sim.tuner.ways import IDEAS, RIVALS, SEARCHED, compared, kept
 from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 from sim.units import grouped, percent, seconds
 
@@ -35,7 +36,8 @@ def compare_command(
 ) -> None:
     """Search jobs also as earlier tuners do, and simulate the plan that every search finds.
 
-    Every search has a space of its own, for any framework; of `tune` only global_batch is read.
+    Every search has a space of its own, for any framework, and keeps what of `plan` none of them searches (precision,
+    overlaps, kernels, ...); of `tune` only global_batch is read.
     """
     checked_files({"--out": out}, *jobs)
     for n, path in enumerate(jobs):
@@ -65,7 +67,7 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
     batch = job.tune.global_batch if job.tune else job.plan.global_batch if job.plan else None
     if batch is None:
         raise InputError("tune", None, "required: global_batch")
-    if unread := _unread(job.tune):
+    if unread := [*_unsearched(job.plan), *_unread(job.tune)]:
         words = f"{path.stem}: not read, as every search has a space of its own: {', '.join(unread)}"
         progress_console.print(words, highlight=False, soft_wrap=True)
     device, gpus = str(job.cluster.device), job.cluster.gpus
@@ -76,8 +78,17 @@ def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iter
         _check_same(job, row)
     for way in (way for way in asked if way not in {row.way for row in have}):
         progress_console.print(f"{path.stem}: {way}", highlight=False)
-        for found in compared(job.model, job.cluster, batch, [way]):
+        for found in compared(job.model, job.cluster, batch, [way], job.plan):
+            if found.why:
+                progress_console.print(f"{path.stem}: {way}: {found.why}", highlight=False, soft_wrap=True)
             yield ComparedRow.of(path.stem, device, gpus, batch, found)
+
+
+def _unsearched(plan: Plan | None) -> list[str]:
+    """Return what a job's plan states that every search chooses anew."""
+    usual = plan and Plan(global_batch=plan.global_batch)
+    own = [name for name in SEARCHED if plan and name not in plan.derived]
+    return [f"plan.{name}" for name in own if getattr(plan, name) != getattr(usual, name)]
 
 
 def _unread(tune: Tune | None) -> list[str]:
@@ -90,10 +101,18 @@ def _unread(tune: Tune | None) -> list[str]:
 
 
 def _check_same(job: Job, row: ComparedRow) -> None:
-    """Refuse a row whose plan takes another time on what the job says now: the others' would not be comparable."""
+    """Refuse a row whose plan is not of the job's settings, or takes another time on what the job says now: the others'
+    would not be comparable."""
     plan = row.parsed()
     if plan is None or row.step_time_s is None:
         return
+    own = kept(job.plan or Plan(global_batch=1), job.cluster)
+    asked = Plan(global_batch=1, **own).suited(job.cluster)
+    for name in (name for name in KEPT if name not in SEARCHED):
+        has, wants = getattr(plan.suited(job.cluster), name), getattr(asked, name)
+        if has != wants:
+            held = f"{row.job}, {row.way}: plan.{name} {str(has).lower()}"
+            raise InputError("--out", held, f"another file: the job has {str(wants).lower()} now")
     held = f"{row.job}, {row.way}: {row.step_time_s:.6g} s a step"
     try:
         now = simulate(job.model, job.cluster, plan, "events").step_time_s
@@ -110,7 +129,7 @@ def _print(rows: Sequence[ComparedRow]) -> None:
     for row in rows:
         times = [other.step_time_s for other in rows if other.job == row.job and other.step_time_s is not None]
         if row.step_time_s is None:
-            time, over = "nothing fits", "-"
+            time, over = "no plan", "-"
         else:
             time, over = seconds(row.step_time_s), f"+{percent(row.step_time_s / min(times) - 1)}"
         table.add_row(row.job, row.way, time, over, grouped(row.evaluated), seconds(row.seconds))

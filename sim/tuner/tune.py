@@ -246,7 +246,7 @@ class _Request:
     def space(self, cluster: Cluster) -> Space:
         """Return the space on a cluster."""
         batch, target = self.asked.global_batch, self.asked.target
-        kept = (_settings(self.plan.suited(cluster)) if self.plan else {}) | self.of_target
+        kept = (settings(self.plan.suited(cluster)) if self.plan else {}) | self.of_target
         knobs = {axis: [degree] for axis, degree in self.given.items()} | self.asked.knobs
         values = resolved(knobs, self.model, cluster, batch)
         uniform = {name: chosen for name, chosen in values.items() if name in PLAN_KNOBS}
@@ -364,7 +364,7 @@ def _check_precision(name: str, cluster: Cluster) -> None:
         raise InputError("tune.knobs.precision", name, error.allowed) from None
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
+def settings(plan: Plan) -> dict[str, Any]:
     """Return what a search takes from the job's plan; what follows from other settings follows from each plan's own."""
     return {name: getattr(plan, name) for name in KEPT if name not in plan.derived and getattr(plan, name) is not None}
 

@@ -4,34 +4,42 @@ Every way of searching proposes plans by its own means; the event engine runs th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from sim.costs.inputs import profiles_of
+from sim.costs.inputs import check_served
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.arguments import checked
 from sim.specs.job import Target
 from sim.tuner.solvers.chain import Effort, Solution
 from sim.tuner.solvers.registry import SOLVERS
-from sim.tuner.space import default_knobs
+from sim.tuner.space import KEPT, default_knobs
 from sim.tuner.staged import ON_DEVICE, Solve, search_stages, solve_exactly
 from sim.tuner.stages import StageTables
-from sim.tuner.tune import RESCORED, tune
+from sim.tuner.tune import RESCORED, settings, tune
 from sim.tuner.worse import solve_alike, solve_without_surplus
+
+SEARCHED = (
+    "offload",
+    "fsdp_shard",
+    *(f.name for f in fields(Plan) if f.init and f.name not in {*KEPT, "global_batch"}),
+)
+"""Settings of a plan that every search chooses in its own way, whatever a job says."""
 
 TRIED = 5
 """Plans of every search that the event engine runs."""
 
 
 class Case(NamedTuple):
-    """What is searched for: the fastest plan of a batch on all devices."""
+    """What is searched for: the fastest plan of a batch on all devices; `kept`: settings that no search changes."""
 
     model: Model
     cluster: Cluster
     batch: int
+    kept: Mapping[str, Any]
 
 
 class Proposal(NamedTuple):
@@ -55,7 +63,10 @@ class Way(NamedTuple):
 @dataclass(frozen=True)
 class Found:
     """The best that a way of searching found: its plan and the seconds of a step by the event engine; None where
-    nothing that it proposed fits. evaluated: options looked at; seconds: what proposing took; proof: as `Proposal`."""
+    nothing that it proposed fits.
+
+    evaluated: options looked at; seconds: what proposing took; proof: as `Proposal`; why nothing could be proposed.
+    """
 
     way: str
     plan: Plan | None
@@ -63,39 +74,49 @@ class Found:
     evaluated: int
     seconds: float
     proof: str = ""
+    why: str = ""
 
 
 @checked
-def compared(model: Model, cluster: Cluster, global_batch: int, ways: Iterable[str]) -> Iterator[Found]:
-    """Yield what each of `ways` (names of `WAYS`) finds.
+def compared(
+    model: Model, cluster: Cluster, global_batch: int, ways: Iterable[str], plan: Plan | None = None
+) -> Iterator[Found]:
+    """Yield what each of `ways` (names of `WAYS`) finds; every plan has the settings of `plan` that are not `SEARCHED`.
 
     Raises:
-        InputError: no such way, or a profile of the cluster cannot be read.
+        InputError: no such way, a profile of the cluster cannot be read, or does not serve the precision of `plan`.
     """
-    case = Case(model, cluster, global_batch)
-    profiles_of(cluster)  # where it does not exist nothing would seem to fit
+    asked = plan or Plan(global_batch=global_batch)
+    case = Case(model, cluster, global_batch, kept(asked, cluster))
+    check_served(asked.suited(cluster), cluster)  # where a profile does not exist nothing would seem to fit
     for name in ways:
         if name not in WAYS:
             raise InputError("ways", name, f"one of {', '.join(WAYS)}")
         yield _found(name, WAYS[name], case)
 
 
+def kept(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    """Return what every search takes from a job's plan."""
+    return {name: value for name, value in settings(plan.suited(cluster)).items() if name not in SEARCHED}
+
+
 def _found(name: str, way: Way, case: Case) -> Found:
-    begin = perf_counter()
+    begin, why = perf_counter(), ""
     try:
         proposed = way.propose(case)
-    except InputError:  # nothing in this space is legal, or fits
-        proposed = Proposal((), 0)
+    except InputError as error:  # nothing in this space is legal, or fits
+        proposed, why = Proposal((), 0), str(error)
     seconds = perf_counter() - begin
     steps = [simulate(case.model, case.cluster, plan, "events") for plan in proposed.plans]
     best = min((s for s in steps if s.fits == "yes"), key=lambda s: s.step_time_s, default=None)
     plan, time = (best.plan, best.step_time_s) if best else (None, None)
-    return Found(name, plan, time, proposed.evaluated, seconds, proposed.proof)
+    return Found(name, plan, time, proposed.evaluated, seconds, proposed.proof, why)
 
 
 def _tuned(case: Case, target: Target = "any", **knobs: Sequence[Any]) -> Proposal:
     """Return what `tune` has ranked; `knobs` limit it."""
-    found = tune(case.model, case.cluster, case.batch, knobs, target=target, top=TRIED)
+    plan = Plan(global_batch=case.batch, **case.kept)
+    found = tune(case.model, case.cluster, case.batch, knobs, plan=plan, target=target, top=TRIED)
     return Proposal([ranked.plan for ranked in found.plans], found.evaluated, found.proof)
 
 
@@ -104,8 +125,10 @@ def _staged(
 ) -> Proposal:
     """Return the best plans of unequal stages; `assumed` settings hold while it searches, and not when they run."""
     knobs: Mapping[str, Sequence[Any]] = default_knobs(case.model, case.cluster) | values
-    found = search_stages(case.model, case.cluster, case.batch, knobs, assumed or {}, n=RESCORED, solve=solve)
-    usual = {name: getattr(Plan(global_batch=case.batch), name) for name in assumed or {}}
+    held = {**case.kept, **(assumed or {})}
+    found = search_stages(case.model, case.cluster, case.batch, knobs, held, n=RESCORED, solve=solve)
+    own = Plan(global_batch=case.batch, **case.kept)
+    usual = {name: getattr(own, name) for name in assumed or {}}
     ranked = found.steps(case.model, case.cluster)
     return Proposal([step.plan.but(**usual) for step in ranked[:TRIED]], found.evaluated)
 

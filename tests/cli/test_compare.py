@@ -10,11 +10,11 @@ from sim.tuner.ways_table import ComparedRow, write_compared
 MODEL = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "seq": 128}
 
 
-def _had(folder, tune, slowest=1):
+def _had(folder, tune, slowest=1, **beside):
     """Return a job and the table of its searches, the last of which found `slowest` micro-batches of one sample."""
     job, table = folder / "small.json", folder / "table.csv"
     parts = {"model": MODEL, "cluster": {"device": "l4", "gpus_per_node": 1}}
-    job.write_text(json.dumps(parts | {"tune": {"global_batch": 8, **tune}}))
+    job.write_text(json.dumps(parts | {"tune": {"global_batch": 8, **tune}, **beside}))
     rows = []
     for micro_batch, way in zip([8] * (len(RIVALS) - 1) + [8 // slowest], RIVALS, strict=True):
         job_with = folder / "plan.json"
@@ -45,3 +45,17 @@ def test_what_no_search_reads_is_said(trainsim, tmp_path):
     assert err.strip().endswith("tune.knobs.tp, tune.knobs.zero, tune.objective, tune.target")
     job, table, _ = _had(tmp_path, {"target": "any"})  # as every search has it
     assert trainsim("compare", job, "--out", table)[2] == ""
+
+
+def test_what_every_search_chooses_anew_is_said(trainsim, tmp_path):
+    plan = {"overlap_dp": True, "zero": 1, "offload": {"optimizer": 0.5}, "recompute": "none"}
+    job, table, _ = _had(tmp_path, {}, plan=plan)
+    code, _, err = trainsim("compare", job, "--out", table)
+    assert code == 0 and err.strip().endswith(": plan.offload, plan.zero")
+
+
+def test_rows_of_other_settings_are_refused(trainsim, tmp_path):
+    """On one device nothing is reduced: no step time tells the rows apart."""
+    job, table, _ = _had(tmp_path, {}, plan={"overlap_dp": False})
+    code, _, err = trainsim("compare", job, "--out", table)
+    assert code == 2 and "plan.overlap_dp true" in err and "the job has false now" in err

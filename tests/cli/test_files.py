@@ -273,7 +273,7 @@ def test_compare_goes_on_where_it_stopped(trainsim, tmp_path):
     lines = table.read_text().splitlines()
     table.write_text("\n".join(lines[:-1]) + "\n")
     code, out, err = trainsim("compare", job, "--out", table)
-    assert code == 0 and "nothing fits" not in out and err.split() == ["small:", "tuned"]
+    assert code == 0 and "no plan" not in out and err.split() == ["small:", "tuned"]
     assert len(table.read_text().splitlines()) == len(lines)
     assert trainsim("compare", job, "--out", tmp_path)[0] == 2
     code, out, err = trainsim("compare", job, tmp_path / "other" / "small.json")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.engine.step import simulate
-from sim.specs import Cluster, InputError, Job, Links, Model
+from sim.specs import Cluster, InputError, Job, Links, Model, Plan
 from sim.tuner.options import Question, Techniques
 from sim.tuner.solvers.chain import USUAL, value
 from sim.tuner.solvers.exact import exact
@@ -109,10 +109,20 @@ def test_an_idea_left_out_is_left_out() -> None:
     assert min(each.step_time_s for each in found.values() if each.plan) >= found["staged"].step_time_s * 0.99
 
 
+def test_every_search_keeps_what_none_searches() -> None:
+    small = Model(name="tiny", layers=2, hidden=256, heads=4, vocab=1024, seq=128)
+    stated = Plan(global_batch=4, precision="fp8", overlap_dp=False, zero=1)
+    for each in compared(small, cluster(), 4, ["megatron", "aceso", "no overlap"], stated):
+        assert each.plan and each.plan.precision == "fp8" and not each.plan.overlap_dp
+        assert each.plan.tp_overlap  # not searched, and on where it is left out
+    with pytest.raises(InputError, match=r"plan.precision.*nvfp4"):
+        list(compared(small, cluster(), 4, ["megatron"], Plan(global_batch=4, precision="nvfp4")))
+
+
 @pytest.mark.slow
 def test_nothing_fits() -> None:
     (found,) = compared(MODEL, cluster(4e8), 32, ["megatron"])
-    assert found.plan is None and found.step_time_s is None
+    assert found.plan is None and found.step_time_s is None and "memory" in found.why
     with pytest.raises(InputError, match=r"ways.*one of megatron"):
         list(compared(MODEL, cluster(), 32, ["guess"]))
 
