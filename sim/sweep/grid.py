@@ -401,9 +401,12 @@ class Grid:
 
     def _not_analytic(self, given: set[str]) -> list[InputError]:
         known = "left out with engine analytic, whose closed forms do not know it; engine path does"
-        found = [
-            InputError(p, None, known) for p in sorted(given) if p in {"plan", *(f"plan.{n}" for n in NOT_ANALYTIC)}
-        ]
+        wholes = "axes of a plan's fields, such as plan.tp, with engine analytic; engine path takes whole plans"
+        found = [InputError("axes.plan", self.axes["plan"], wholes)] if "plan" in self.axes else []
+        for path in sorted(given & {f"plan.{name}" for name in NOT_ANALYTIC}):
+            held = path in self.axes
+            value = self.axes[path] if held else self.plan[path.removeprefix("plan.")]
+            found.append(InputError(f"axes.{path}" if held else path, value, known))
         named = self.axes.get("plan.schedule", [(self.plan or {}).get("schedule")])
         options = ["none", *CLOSED]
         return found + [

@@ -79,7 +79,10 @@ BAD = [
     ({"axes": ONE, "job": {"model": "gpt2"}}, "job: got {'model': 'gpt2'}; allowed: the path of a job file; sections"),
     ({"axes": ONE, "axis": 3}, "axis: got 3; allowed: no such key"),
     ({"axes": {"plan.schedule": ["zbv"]}}, "plan.schedule: got 'zbv'; allowed: one of none, gpipe, 1f1b"),
-    ({"axes": {"plan.stage_layers": [[6, 6]]}}, "plan.stage_layers: got None; allowed: left out with engine analytic"),
+    ({"axes": {"plan.stage_layers": [[6, 6]]}}, "axes.plan.stage_layers: got [[6, 6]]; allowed: left out with engine"),
+    ({"axes": ONE, "plan": {"global_batch": 64, "stage_layers": [6, 6]}}, "plan.stage_layers: got [6, 6]; allowed: "),
+    ({"axes": {"plan": [{"global_batch": 64}, {"global_batch": 64, "tp": 2}]}}, "axes.plan: got [{'global_batch': 64}"),
+    ({"axes": {"plan": [{"global_batch": 64}]}}, "axes of a plan's fields, such as plan.tp, with engine analytic; "),
     ({"axes": {f"cluster.x{n}": [1] for n in range(65)}}, "axes: got"),
     ({"axes": {f"plan.{k}": {"min": 1, "max": 4096, "count": 4096} for k in ("tp", "pp", "cp", "etp")}}, "axes: got"),
 ]  # fmt: skip
