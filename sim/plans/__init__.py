@@ -12,7 +12,7 @@ from sim.plans import torchtitan as _torchtitan
 from sim.plans.exporter import Exporter
 from sim.specs import InputError
 from sim.specs.arguments import checked
-from sim.specs.files import write_all
+from sim.specs.files import none_left_empty, writable, write_all
 
 EXPORTERS: Mapping[str, Exporter] = {
     exporter.name: exporter
@@ -60,13 +60,17 @@ def emitted(plan: Step | HasStep, target: str, stem: str = "plan") -> dict[str, 
 def save_emitted(plan: Step | HasStep, target: str, path: str | Path) -> list[Path]:
     """Write the plan for `target` to `path`, what belongs to it beside (same name, other suffix), and return the paths.
 
-    All files are written or none.
+    All files are written or none; their folder is made where there is none.
 
     Raises:
         InputError: as for `emitted`, the name is that of a file beside it, or a file cannot be written.
     """
-    files = placed(emitted(plan, target, stem_of(Path(path))), Path(path))
-    write_all(files)
+    place = Path(path)
+    files = placed(emitted(plan, target, stem_of(place)), place)
+    with none_left_empty(place.parent):
+        with writable(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        write_all(files)
     return list(files)
 
 

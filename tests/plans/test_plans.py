@@ -119,10 +119,17 @@ def test_what_cannot_be_written_is_one_input_error(tmp_path, place):
 
 def test_savers_of_the_facade_refuse_a_missing_folder(tmp_path):
     step = sim.simulate(models["gpt2-xl"], Cluster.of("l4"), Plan(global_batch=8))
-    savers = [sim.save_trace, sim.save_html, sim.save_plan, lambda s, path: sim.save_emitted(s, "torchtitan", path)]
-    for saver in savers:
+    for saver in (sim.save_trace, sim.save_html, sim.save_plan):
         with pytest.raises(sim.InputError, match=r"^path: got .*; allowed: a file in an existing folder$"):
             saver(step, tmp_path / "missing" / "step.json")
+
+
+def test_an_emitted_plan_gets_its_folder_as_at_the_shell(tmp_path):
+    step = sim.simulate(models["gpt2-xl"], Cluster.of("l4"), Plan(global_batch=8))
+    (path,) = sim.save_emitted(step, "torchtitan", tmp_path / "new" / "folder" / "plan.py")
+    assert path.read_text().startswith('"""')
+    with pytest.raises(sim.InputError, match=r"^path: got .*; allowed: a file in an existing folder$"):
+        sim.save_emitted(step, "torchtitan", path / "below.py")
 
 
 SPREAD = {
