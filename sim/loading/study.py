@@ -147,7 +147,7 @@ class Study:
                 raise InputError(name, value, "one of " + ", ".join(map(str, held)))
         values = self.stalls(policy)[part][:, self.storages.index(storage), :, self.cores.index(cores)]
         names = [f"{case.network.name}, {case.data}" for case in self.cases]
-        shares = [f"{share:.0%}" for share in self.cached]
+        shares = [_label(share) for share in self.cached]
         return {n: dict(zip(shares, map(float, row), strict=True)) for n, row in zip(names, values, strict=True)}
 
     def rows(self) -> Iterator[Setting]:
@@ -183,8 +183,13 @@ class Study:
         return bottleneck_of(*stalls, values["fetch_samples_per_s"], values["prep_samples_per_s"])
 
 
+def _label(share: float) -> str:
+    """Return a share as a label, different for different shares: `0.5 %`, `35 %` (no break)."""
+    return f"{100 * share:.6g}\u00a0%"
+
+
 def hit_shares(cached: Sequence[float] = CACHED, nodes: int = 1, jobs: int = 1) -> dict[str, dict[str, float]]:
-    """Return the share of reads that are hits after the first epoch, by policy and cached share of the dataset (%).
+    """Return the share of reads that are hits after the first epoch, by policy and label (`35 %`) of the cached share.
 
     jobs: that share a node's cache, each in an order of its own.
     """
@@ -192,7 +197,7 @@ def hit_shares(cached: Sequence[float] = CACHED, nodes: int = 1, jobs: int = 1) 
     at["cache_bytes"] = at["dataset_bytes"] * np.array(cached)
     found = {policy: laws(policy)(at) for policy in get_args(Cache) if policy != "none"}
     hits = {policy: np.broadcast_to(one["local"] + one["remote"], len(cached)) for policy, one in found.items()}
-    return {p: {f"{x:.0%}": float(hit) for x, hit in zip(cached, held, strict=True)} for p, held in hits.items()}
+    return {p: {_label(x): float(hit) for x, hit in zip(cached, held, strict=True)} for p, held in hits.items()}
 
 
 def study(

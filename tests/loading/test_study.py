@@ -44,7 +44,7 @@ def test_tables_are_parts_of_the_sweep():
     made = study(cached=(0.0, 1.0), cores=(24,))
     table = made.table("fetch", "minio", "hdd", 24)
     assert len(table) == len(made.cases)
-    assert all(row["0%"] > 0.5 and row["100%"] < 0.01 for row in table.values())
+    assert all(row["0\u00a0%"] > 0.5 and row["100\u00a0%"] < 0.01 for row in table.values())
     for name, value in (("storage", "tape"), ("cores", 7)):
         with raises(InputError, match=f"^{name}"):
             made.table("fetch", "minio", **({"storage": "hdd", "cores": 24} | {name: value}))
@@ -52,10 +52,11 @@ def test_tables_are_parts_of_the_sweep():
 
 def test_hits_of_the_policies():
     alone, shared = hit_shares((0.0, 0.5, 1.0)), hit_shares((0.0, 0.5, 1.0), jobs=8)
-    assert alone["minio"] == approx({"0%": 0.0, "50%": 0.5, "100%": 1.0})
-    assert alone["lru"]["50%"] == approx(0.5 + 0.5 * np.log(0.5))
-    assert alone["lru"]["50%"] < shared["lru"]["50%"] < 0.5
-    assert hit_shares((0.5,), nodes=2)["partitioned"] == approx({"50%": 1.0})
+    assert alone["minio"] == approx({"0\u00a0%": 0.0, "50\u00a0%": 0.5, "100\u00a0%": 1.0})
+    assert alone["lru"]["50\u00a0%"] == approx(0.5 + 0.5 * np.log(0.5))
+    assert alone["lru"]["50\u00a0%"] < shared["lru"]["50\u00a0%"] < 0.5
+    assert list(hit_shares((0.001, 0.002))["lru"]) == ["0.1\u00a0%", "0.2\u00a0%"]
+    assert hit_shares((0.5,), nodes=2)["partitioned"] == approx({"50\u00a0%": 1.0})
 
 
 def test_rows_are_the_sweep():
