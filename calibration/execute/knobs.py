@@ -30,7 +30,7 @@ compiled               yes        kept      t        any
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
-tp_comm_overlap        yes        kept      m        false
+tp_comm_overlap        yes        kept      tm       false
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 core_modules           yes        kept      -        false

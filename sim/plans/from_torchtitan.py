@@ -12,7 +12,7 @@ from sim.plans.flags import Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, other_sizes, quotient
 from sim.plans.targets import SCHEDULE_NAMES
-from sim.plans.torchtitan import MAIN, RELEASE
+from sim.plans.torchtitan import MAIN, PIECES, RELEASE
 from sim.schedules import Schedule
 from sim.specs import InputError, Model
 from sim.specs.pipelines import PIPELINES
@@ -52,6 +52,10 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
     batches = _batches(flags, degrees, model)
     layers, told = _layers(flags, schedule, degrees["pp"], model)
     flags.given("training.disable_cuda_graphs")
+    sequence_parallel, compiled = _sequence_parallel(flags, degrees["tp"]), _compiled(flags)
+    in_pieces = flags.given(f"compile.{PIECES}")
+    if in_pieces and not compiled:
+        raise InputError(flags.place(f"compile.{PIECES}"), True, "left out without torch.compile of the model")
     return made(
         {
             **degrees,
@@ -59,8 +63,9 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
             **batches,
             "stage_layers": layers,
             "recompute": recompute or DEFAULT_RECOMPUTE,
-            "sequence_parallel": _sequence_parallel(flags, degrees["tp"]),
-            "compiled": _compiled(flags),
+            "sequence_parallel": sequence_parallel,
+            "tp_comm_overlap": in_pieces and sequence_parallel,
+            "compiled": compiled,
             "framework": "torch",
         },
         {field: flags.place(PARALLEL + name) for field, name in NAMES.items()},

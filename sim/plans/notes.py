@@ -6,6 +6,7 @@ from typing import Any
 from sim.costs.layers.block import repeats_some
 from sim.engine.step import Step
 from sim.plans.targets import RUN_BY_TORCH, deepspeed_overlaps
+from sim.plans.torchtitan import in_pieces
 from sim.specs import Model, Plan
 from sim.specs.job import Target
 
@@ -40,7 +41,9 @@ def notes(step: Step, target: Target) -> Iterator[str]:
         if step.plan.framework != "torch":
             yield f"predicted with framework {step.plan.framework}: plan.framework torch has torchtitan's memory law"
         # What follows from the framework is told with it.
-        yield from _differing(step.model, step.placed.at(0).plan.but(framework="torch"), OF_TORCHTITAN, "torchtitan")
+        plan = step.placed.at(0).plan.but(framework="torch")
+        said = {"tp_comm_overlap": True} if target == "torchtitan-0.3" and in_pieces(plan) else {}
+        yield from _differing(step.model, plan, {**OF_TORCHTITAN, **said}, "torchtitan")
         if step.model.table:
             yield _traced(step.model, "torchtitan")
         elif strange := _strange(step.model):

@@ -17,21 +17,25 @@ from sim.plans.orders import same_order
 from sim.plans.targets import SCHEDULE_NAMES
 from sim.plans.torch_csv import schedule_csv
 from sim.schedules import Schedule, Shape, build
+from sim.specs import Plan
 from sim.specs.pipelines import PIPELINES
 
 EXPRESSES = (
     "tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "global_batch", "micro_batch", "schedule",
-    "microbatch_group_size", "recompute", "zero", "compiled", "stage_layers",
+    "microbatch_group_size", "recompute", "zero", "compiled", "stage_layers", "tp_comm_overlap",
 )  # fmt: skip
 """Fields of a plan that the files say, together with the schedule's CSV where they name one."""
 
-EXPRESSES_MAIN = tuple(name for name in EXPRESSES if name != "cp")
+EXPRESSES_MAIN = tuple(name for name in EXPRESSES if name not in ("cp", "tp_comm_overlap"))
 
 Settings = Mapping[str, object]
 """Values by "section.key"; True: a switch that is on."""
 
 CHECKPOINTING = "activation_checkpoint"
 """A choice among classes: `activation-checkpoint:full` at the shell (tyro's subcommands), an object in Python."""
+
+PIECES = "enable_async_tensor_parallel"
+"""Of the section "compile": torchtitan sets Inductor's `_micro_pipeline_tp` by it (`distributed/compile.py`)."""
 
 CLASSES = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}
 IMPORTS = {
@@ -68,16 +72,24 @@ def _files(made: Exported, stem: str, version: Version) -> dict[str, str]:
     csv = {} if is_named(made) else {f"{stem}.csv": schedule_csv(made.order)}
     settings = {**degrees(made), **version.batches(made), **pipeline(made, next(iter(csv), ""), version.modules)}
     # What is set in may compile, and some of torchtitan's own configurations do: off is said too.
-    on = made.plan.compiled
-    compiling = f"CompileConfig(enable={on})" if version.flags else "CompileConfig()" if on else "None"
+    on, pieces = made.plan.compiled, version.flags and in_pieces(made.plan)
+    more = f", {PIECES}=True" if pieces else ""
+    compiling = f"CompileConfig(enable={on}{more})" if version.flags else "CompileConfig()" if on else "None"
     objects = {CHECKPOINTING: CLASSES[made.plan.recompute], "compile": compiling}
     config = {f"{stem}.py": configuration(settings, objects)}
     if version.modules in settings or not version.flags:
         return config | csv
     flags = "".join(f"--{name}\n" if v is True else f"--{name}={v}\n" for name, v in settings.items())
     flags += "--compile.enable\n" if on else "--compile.no-enable\n"
+    flags += f"--compile.{PIECES}\n" if pieces else ""
     flags += f"{CHECKPOINTING.replace('_', '-')}:{made.plan.recompute}\n"
     return {f"{stem}.flags": flags} | config | csv
+
+
+def in_pieces(plan: Plan) -> bool:
+    """Return whether release 0.3.0 runs tensor parallelism's collectives in pieces with the products, which is
+    Inductor's doing: its CompileConfig refuses it without torch.compile."""
+    return plan.tp_comm_overlap and plan.compiled and plan.tp > 1
 
 
 def degrees(made: Exported) -> Settings:

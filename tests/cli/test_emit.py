@@ -58,6 +58,14 @@ def test_notes_say_what_is_not_printed_and_what_was_simulated_otherwise(trainsim
     assert notes[1] == "note: not printed: plan.py, plan.csv; --out writes every file"
     data = json.loads(trainsim("emit", path, "--to", "torchtitan-0.3", "--json")[1])
     assert [f"note: {note}" for note in data["notes"]] == notes[:1]
+    pieces = job(PLANS["torchtitan-0.3"] + ", framework: torch, tp_comm_overlap: true, compiled: true")
+    _, out, err = trainsim("emit", pieces, "--to", "torchtitan-0.3", "--json")
+    files = [file["content"] for file in json.loads(out)["files"]]
+    assert "--compile.enable_async_tensor_parallel\n" in files[0] and "enable_async_tensor_parallel=True)" in files[1]
+    assert not err and not json.loads(out)["notes"]
+    assert (
+        "tp_comm_overlap true" in trainsim("emit", pieces, "--to", "torchtitan")[2]
+    )  # the main branch has it elsewhere
     own = job(PLANS["torchtitan"] + ", framework: torch")
     assert trainsim("emit", own, "--to", "torchtitan", "--out", tmp_path / "plan.py")[2] == ""
     path.write_text(path.read_text().replace("llama3-8b", "gpt-neox-20b"))

@@ -287,6 +287,16 @@ def test_a_layout_does_not_explode():
     assert layout_layers("Et*3|(tt|)*29,m|L", "layout") == [3, *[2] * 29, 0, 0]
 
 
+def test_torchtitans_collectives_in_pieces():
+    flags = "--training.local_batch_size=2 --training.global_batch_size=64 --parallelism.tensor_parallel_degree=2"
+    said = f"{flags} --compile.enable --compile.enable_async_tensor_parallel"
+    assert read_plan(said, "torchtitan").plan.tp_comm_overlap and not read_plan(said, "torchtitan").not_read
+    whole = f"{said} --parallelism.no-enable-sequence-parallel"
+    assert not read_plan(whole, "torchtitan").plan.tp_comm_overlap
+    with pytest.raises(InputError, match=r"enable_async_tensor_parallel.*without torch.compile"):
+        read_plan(f"{flags} --compile.enable_async_tensor_parallel", "torchtitan")
+
+
 def test_torchtitan_leaves_the_rest_to_its_defaults():
     found = read_plan(
         ["--training.local_batch_size=2", "--training.global_batch_size=64", "--metrics.log_freq", "1"], "torchtitan"

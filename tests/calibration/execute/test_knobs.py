@@ -114,6 +114,7 @@ OTHER = {
     ("deepspeed", "zero"): ({}, 2),
     ("torchtitan", "zero"): ({}, 2),
     ("torchtitan", "tp"): ({"ep": 2}, 2),
+    ("torchtitan-0.3", "tp_comm_overlap"): ({"tp": 2, "ep": 2, "compiled": True}, True),
     ("torchtitan-0.3", "tp"): ({"ep": 2}, 2),
     ("torchtitan-0.3", "zero"): ({}, 2),
     ("megatron", "zero"): ({}, 2),
