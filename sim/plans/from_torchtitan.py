@@ -133,7 +133,7 @@ def _batches(flags: Flags, degrees: dict[str, Any], model: Model | None) -> dict
 
 def _per_step(dp: int | None, micro: tuple[int, int]) -> int:
     if dp is None:
-        raise InputError("--training", None, "the batch of a step: without data-parallel ranks it is not known")
+        raise InputError("--training", None, "required: the batch of a step, as no data-parallel ranks are given")
     return micro[0] * micro[1] * dp
 
 

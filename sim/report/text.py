@@ -56,10 +56,16 @@ def time_and_idle(step: Step) -> str:
     return f"{time}; pipeline idle {percent(step.breakdown_s['bubble'] / step.step_time_s)}"
 
 
+UNUSED = (" is ignored: ", ", which wins over ")
+"""What a plan's assumptions say of a value that is stated and not taken."""
+
+
 def assumed_words(step: Step, run: Run | None) -> list[str]:
-    """Return what is assumed of the model and where times come from, a line each, and how much more there is."""
+    """Return what of the plan counts for nothing, what is assumed of the model and where times come from, a line each,
+    and how much more there is."""
+    unused = [line for line in step.plan.assumed_of(step.model) if any(word in line for word in UNUSED)]
     origins = [line.partition(";")[0] for line in step.assumptions if line.startswith(ORIGINS)]
-    held, more = [*step.model.assumptions, *origins], step.assumptions + (run.assumptions if run else ())
+    held, more = [*unused, *step.model.assumptions, *origins], step.assumptions + (run.assumptions if run else ())
     return [*(f"assumed: {line}" for line in held), f"assumed: {len(more) - len(held)} more, which --json lists"]
 
 

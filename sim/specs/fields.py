@@ -6,7 +6,7 @@ value and the allowed range.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from sim.specs.meant import with_meant
+from sim.specs.meant import near, with_meant
 from sim.units import THIN_SPACE
 
 T = TypeVar("T")
@@ -180,11 +180,29 @@ def _jsonable(value: object) -> object:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 
+UNKNOWN = "no such key"
+"""Beginning of what is allowed at a key that nothing has."""
+
+
 def explained(error: ValidationError, root: type) -> list[InputError]:
-    """Return the first problems of a pydantic error as `InputError`s with the declared ranges, one a path."""
+    """Return the first problems of a pydantic error as `InputError`s with the declared ranges, one a path.
+
+    What is missing because its name is misspelt comes last: the wrong name says it.
+    """
     each = (_explain(detail, root) for detail in error.errors(include_url=False)[:MAX_PROBLEMS])
     found = [problem for first in each for problem in (first, *first.also)]
-    return list({problem.path: problem for problem in reversed(found)}.values())[::-1]
+    by_path: dict[str, InputError] = {}
+    for problem in found:
+        by_path.setdefault(problem.path, problem)
+    unknown = [problem.path for problem in found if problem.allowed.startswith(UNKNOWN)]
+    return sorted(by_path.values(), key=lambda problem: problem.value is None and _misspelt(problem.path, unknown))
+
+
+def _misspelt(path: str, others: Iterable[str]) -> bool:
+    """Return whether one of `others` beside `path` is probably its name."""
+    place, _, name = path.rpartition(".")
+    beside = (other.rpartition(".") for other in others)
+    return any(near(other, [name], keys=True) for where, _, other in beside if where == place)
 
 
 def _explain(detail: ErrorDetails, root: type) -> InputError:
@@ -195,7 +213,7 @@ def _explain(detail: ErrorDetails, root: type) -> InputError:
     owner, hint, kept = _declared(root, where)
     path = ".".join(where[:kept])
     if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return InputError(path, detail["input"], f"no such key; known keys: {', '.join(init_names(owner))}")
+        return InputError(path, detail["input"], f"{UNKNOWN}; known keys: {', '.join(init_names(owner))}")
     if detail["type"] in ("missing", "missing_keyword_only_argument", "missing_argument"):
         return InputError(path, None, f"required: {_describe(hint)}")
     return InputError(path, detail["input"], _describe(hint) if where else "a mapping of keys to values")

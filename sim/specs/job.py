@@ -191,7 +191,13 @@ def _plan(raw: Any, job: Mapping[str, Any]) -> tuple[Plan | None, list[InputErro
     tune, _ = check(Tune, job["tune"])
     batch = tune.global_batch if tune else 1  # what is wrong with tune is said there
     plan, problems = check(Plan, {"global_batch": batch} | raw, "plan")
-    return plan and plan.but(global_batch=batch), problems
+    if plan is None:
+        return None, problems
+    made, stated = plan.but(global_batch=batch), plan.global_batch
+    if stated != batch:
+        note = f"plan.global_batch = {batch} (tune.global_batch, which wins over {stated})"
+        object.__setattr__(made, "assumptions", (note, *made.assumptions))
+    return made, problems
 
 
 REQUIRED = {"model": MODEL_HELP, "cluster": "a mapping"}

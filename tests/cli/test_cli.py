@@ -47,6 +47,16 @@ def test_simulate_prints_the_contract(trainsim):
     assert len(data["ranks"]) == 4
 
 
+def test_what_is_stated_and_not_taken_is_said(trainsim, tmp_path):
+    model = "{layers: 2, hidden: 64, heads: 4, vocab: 1000, seq: 64}"
+    job = f"model: {model}\ncluster: {{device: l4, gpus_per_node: 1}}\nplan: {{global_batch: 8}}\n"
+    (tmp_path / "job.yaml").write_text(job + "tune: {global_batch: 4}\n")
+    code, out, _ = trainsim("simulate", tmp_path / "job.yaml")
+    assert code == 0 and "assumed: plan.global_batch = 4 (tune.global_batch, which wins over 8)\n" in out
+    (tmp_path / "job.yaml").write_text(job + "tune: {global_batch: 8}\n")
+    assert "wins over" not in trainsim("simulate", tmp_path / "job.yaml")[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["simulate", "tune"])
 def test_the_text_says_that_a_context_was_cut(trainsim, tmp_path, command):

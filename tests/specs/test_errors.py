@@ -51,6 +51,7 @@ CASES = [
     ({"plan": "{tp: 0, global_batch: 8}"}, "plan.tp", "0", "1 to 4096"),
     ({"plan": "{tp: true, global_batch: 8}"}, "plan.tp", "True", "whole number"),
     ({"plan": "{tp: 8}"}, "plan.global_batch", "missing", "required"),
+    ({"plan": "{tp: 8, global_bach: 4}"}, "plan.global_bach", "4", "did you mean global_batch?"),
     ({"plan": "{global_batch: 8, zero: 4}"}, "plan.zero", "4", "0 to 3"),
     ({"plan": "[1, 2]"}, "plan", "[1, 2]", "mapping"),
     ({"more": "tune: {global_batch: 8, knobs: {tp: [0]}}"}, "tune.knobs.tp", "0", "1 to 4096"),
