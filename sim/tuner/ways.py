@@ -85,6 +85,7 @@ def compared(
 
     Raises:
         InputError: no such way, a profile of the cluster cannot be read, or does not serve the precision of `plan`.
+        KeyboardInterrupt: a search is stopped by hand; what it has found so far is left out.
     """
     asked = plan or Plan(global_batch=global_batch)
     case = Case(model, cluster, global_batch, kept(asked, cluster))
@@ -117,6 +118,8 @@ def _tuned(case: Case, target: Target = "any", **knobs: Sequence[Any]) -> Propos
     """Return what `tune` has ranked; `knobs` limit it."""
     plan = Plan(global_batch=case.batch, **case.kept)
     found = tune(case.model, case.cluster, case.batch, knobs, plan=plan, target=target, top=TRIED)
+    if found.interrupted:  # what a search did not finish is no answer to compare
+        raise KeyboardInterrupt
     return Proposal([ranked.plan for ranked in found.plans], found.evaluated, found.proof)
 
 
@@ -127,6 +130,8 @@ def _staged(
     knobs: Mapping[str, Sequence[Any]] = default_knobs(case.model, case.cluster) | values
     held = {**case.kept, **(assumed or {})}
     found = search_stages(case.model, case.cluster, case.batch, knobs, held, n=RESCORED, solve=solve)
+    if found.interrupted:
+        raise KeyboardInterrupt
     own = Plan(global_batch=case.batch, **case.kept)
     usual = {name: getattr(own, name) for name in assumed or {}}
     ranked = found.steps(case.model, case.cluster)

@@ -119,6 +119,17 @@ def test_every_search_keeps_what_none_searches() -> None:
         list(compared(small, cluster(), 4, ["megatron"], Plan(global_batch=4, precision="nvfp4")))
 
 
+@pytest.mark.parametrize(("way", "part"), [("uniform", "tune.textbook"), ("staged", "staged._solve_all")])
+def test_a_search_that_is_interrupted_finds_nothing(monkeypatch, way, part) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"sim.tuner.{part}", interrupt)
+    small = Model(name="tiny", layers=2, hidden=256, heads=4, vocab=1024, seq=128)
+    with pytest.raises(KeyboardInterrupt):
+        list(compared(small, cluster(), 4, [way]))
+
+
 @pytest.mark.slow
 def test_nothing_fits() -> None:
     (found,) = compared(MODEL, cluster(4e8), 32, ["megatron"])
