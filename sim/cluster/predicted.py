@@ -170,7 +170,10 @@ def _step(job: JobType, gpus: int, place: str) -> Step:
     if job.plan:
         return simulate(job.model, cluster, job.plan)
     assert job.global_batch is not None
-    return tune(job.model, cluster, global_batch=job.global_batch, top=1).best.step
+    found = tune(job.model, cluster, global_batch=job.global_batch, top=1)
+    if found.interrupted:  # Ctrl-C ends what asks for throughputs, not one search of many
+        raise KeyboardInterrupt
+    return found.best.step
 
 
 def _words(step: Step) -> str:

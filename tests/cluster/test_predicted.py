@@ -50,6 +50,16 @@ def test_a_precision_that_a_device_lacks_is_zero():
         predicted_throughputs([job], ["v100-sxm-16gb"])
 
 
+def test_an_interrupted_search_is_no_throughput(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.tuner.tune.textbook", interrupt)
+    job = JobType(name="b", model=models["bert-base"], gpus=(2,), global_batch=16)
+    with pytest.raises(KeyboardInterrupt):
+        predicted_throughputs([job], ["a100-sxm-80gb"])
+
+
 def test_without_a_plan_the_best_one_counts():
     batch, plan = 16, Plan(global_batch=16)
     tuned = JobType(name="b", model=models["bert-base"], gpus=(2,), global_batch=batch)
