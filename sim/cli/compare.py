@@ -45,13 +45,13 @@ def compare_command(
             raise InputError("JOBS", str(path), "files of different names, by which the rows are told apart")
     rows = read_compared(out) if out and out.exists() else []
     asked = list(IDEAS if ablation else RIVALS)
-    for path in jobs:
+    for path, (job, batch) in {path: _read(path) for path in jobs}.items():
         have = [row for row in rows if row.job == path.stem]
-        for row in _rows(path, have, asked):
+        for row in _rows(path, job, batch, have, asked):
             rows.append(row)
             if out:
                 with written("--out", out):
-                    write_compared(rows, out)
+                    write_compared([*rows, *_others(rows, out)], out)
     shown = [row for path in jobs for way in asked for row in rows if (row.job, row.way) == (path.stem, way)]
     if as_json:
         print_json({"rows": [asdict(row) for row in shown]})
@@ -61,12 +61,23 @@ def compare_command(
             console.print(f"written: {out}", highlight=False, soft_wrap=True)
 
 
-def _rows(path: Path, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iterator[ComparedRow]:
-    """Yield what the searches find that are asked for and not had yet; what is had has to be of the same job."""
+def _read(path: Path) -> tuple[Job, int]:
+    """Return the job in a file and its global batch."""
     job = Job.load(path)
     batch = job.tune.global_batch if job.tune else job.plan.global_batch if job.plan else None
     if batch is None:
         raise InputError("tune", None, "required: global_batch")
+    return job, batch
+
+
+def _others(rows: Sequence[ComparedRow], out: Path) -> list[ComparedRow]:
+    """Return the rows of a table that another command has written into it meanwhile."""
+    own = {(row.job, row.way) for row in rows}
+    return [row for row in read_compared(out) if (row.job, row.way) not in own] if out.exists() else []
+
+
+def _rows(path: Path, job: Job, batch: int, have: Sequence[ComparedRow], asked: Sequence[str]) -> Iterator[ComparedRow]:
+    """Yield what the searches find that are asked for and not had yet; what is had has to be of the same job."""
     if unread := [*_unsearched(job.plan), *_unread(job.tune)]:
         words = f"{path.stem}: not read, as every search has a space of its own: {', '.join(unread)}"
         progress_console.print(words, highlight=False, soft_wrap=True)

@@ -1,11 +1,12 @@
 """`trainsim compare`: what its table says of the searches, and what of a job it leaves unread."""
 
 import json
+from dataclasses import replace
 
 from sim.engine.step import simulate
 from sim.specs import Job
 from sim.tuner.ways import RIVALS, Found
-from sim.tuner.ways_table import ComparedRow, write_compared
+from sim.tuner.ways_table import ComparedRow, read_compared, write_compared
 
 MODEL = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "seq": 128}
 
@@ -59,3 +60,26 @@ def test_rows_of_other_settings_are_refused(trainsim, tmp_path):
     job, table, _ = _had(tmp_path, {}, plan={"overlap_dp": False})
     code, _, err = trainsim("compare", job, "--out", table)
     assert code == 2 and "plan.overlap_dp true" in err and "the job has false now" in err
+
+
+def test_rows_of_another_command_stay(trainsim, tmp_path, monkeypatch):
+    job, table, _ = _had(tmp_path, {})
+    (*others, own) = read_compared(table)
+    table.unlink()
+
+    def searched(model, cluster, batch, ways, plan):
+        (way,) = ways
+        write_compared([replace(row, job="another") for row in others], table)  # as one that runs beside does
+        yield Found(way, own.parsed(), own.step_time_s, 1, 1.0)
+
+    monkeypatch.setattr("sim.cli.compare.compared", searched)
+    assert trainsim("compare", job, "--out", table)[0] == 0
+    rows = [(row.job, row.way) for row in read_compared(table)]
+    assert sorted(rows) == sorted([*(("small", way) for way in RIVALS), *(("another", row.way) for row in others)])
+
+
+def test_all_jobs_are_read_before_any_is_searched(trainsim, tmp_path, monkeypatch):
+    job, _, _ = _had(tmp_path, {})
+    monkeypatch.setattr("sim.cli.compare.compared", None)
+    code, out, err = trainsim("compare", job, tmp_path / "missing.yaml")
+    assert code == 2 and not out and "missing.yaml: got 'no such file'" in err
