@@ -232,11 +232,13 @@ class _Request:
         if not self.plan:
             return
         usual, fixed = Plan(global_batch=self.asked.global_batch), {*self.asked.knobs, *self.given}
-        searched = (name for name in PLAN_KNOBS if name not in {*KEPT, *fixed})
+        searched = (name for name in (*PLAN_KNOBS, "recompute_layers") if name not in {*KEPT, *fixed})
         own = (name for name in searched if name not in self.plan.derived)
         stated = [n for n in own if n in usual.derived or getattr(self.plan, n) != getattr(usual, n)]
         if stated:
             yield f"plan.{', plan.'.join(stated)}: searched, whatever the job says (tune.knobs holds one fixed)"
+        if self.plan.dp:
+            yield "plan.dp: what tp, pp and cp leave of the devices, whatever the job says"
 
     @property
     def given(self) -> dict[str, int]:

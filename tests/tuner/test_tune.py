@@ -413,3 +413,7 @@ def test_what_the_jobs_plan_says_of_searched_knobs_is_named():
     (line,) = found.assumed
     assert line == "plan.tp, plan.sequence_parallel: searched, whatever the job says (tune.knobs holds one fixed)"
     assert not tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=1), 32, {"tp": [1], "pp": [1]}, top=1).assumed
+    counted = stated.but(tp=1, sequence_parallel=None, dp=2, recompute="full", recompute_layers=1)
+    knobs = {"micro_batch": [4], "pp": [1], "recompute": ["none"]}
+    searched, follows = tune(SMALL, Cluster.of("a100-sxm-40gb", nodes=1), 32, knobs, plan=counted, top=1).assumed
+    assert searched.startswith("plan.recompute_layers: searched") and follows.startswith("plan.dp: what tp, pp and cp")
