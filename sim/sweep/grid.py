@@ -34,6 +34,7 @@ from sim.sweep.sections import (
     named_files,
     names_of,
     never_made,
+    sections_of,
     stated,
     whole_path,
     wholes_first,
@@ -267,7 +268,7 @@ class Grid:
         if self.job is not None:
             path = folder / self.job
             raw = load_mapping(path)
-            base = {key: whole_path(raw[key], path.parent) for key in SECTIONS if key in raw}
+            base = sections_of(raw, path.parent)
         for key in SECTIONS:
             held = getattr(self, key)
             held = base.get(key) if held is None else held
@@ -404,9 +405,8 @@ class Grid:
         wholes = "axes of a plan's fields, such as plan.tp, with engine analytic; engine path takes whole plans"
         found = [InputError("axes.plan", self.axes["plan"], wholes)] if "plan" in self.axes else []
         for path in sorted(given & {f"plan.{name}" for name in NOT_ANALYTIC}):
-            held = path in self.axes
-            value = self.axes[path] if held else self.plan[path.removeprefix("plan.")]
-            found.append(InputError(f"axes.{path}" if held else path, value, known))
+            where = f"axes.{path}" if path in self.axes else path
+            found.append(InputError(where, self.axes.get(path, self.plan.get(path.removeprefix("plan."))), known))
         named = self.axes.get("plan.schedule", [(self.plan or {}).get("schedule")])
         options = ["none", *CLOSED]
         return found + [

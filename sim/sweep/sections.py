@@ -18,6 +18,7 @@ from sim.specs.fields import UNIONS, check, class_of, init_names
 from sim.specs.job import section_readers
 from sim.specs.model_file import read_model
 from sim.specs.spread import Spread
+from sim.sweep.filters import SECTIONS
 from sim.sweep.numbering import Axis, Column
 
 MOST_HELD = 50_000
@@ -265,6 +266,15 @@ def whole_path(value: Any, folder: Path) -> Any:
     except OSError:
         return value
     return os.path.realpath(folder / value) if is_folder or value.endswith(SUFFIXES) else value
+
+
+def sections_of(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the sections of a job in `folder` that a grid is based on, the batch of `tune` over that of `plan`."""
+    found = {key: whole_path(job[key], folder) for key in SECTIONS if key in job}
+    tune, plan = job.get("tune"), found.get("plan", {})
+    if isinstance(tune, Mapping) and "global_batch" in tune and isinstance(plan, Mapping):
+        found["plan"] = {**plan, "global_batch": tune["global_batch"]}
+    return found
 
 
 def files_in(data: Any) -> Iterable[Path]:

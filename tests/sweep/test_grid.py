@@ -96,6 +96,17 @@ def test_one_error_with_path_value_and_range(changes, message):
     assert "; allowed: " in str(error.value) or ": missing; required" in str(error.value)
 
 
+@pytest.mark.parametrize("plan", [{}, {"plan": {"zero": 1}}, {"plan": {"global_batch": 16}}])
+def test_the_batch_is_that_of_other_commands_for_the_same_job(tmp_path, plan):
+    """Where a job has `tune` too, its batch."""
+    base = {key: BASE[key] for key in ("model", "cluster")}
+    (tmp_path / "job.json").write_text(json.dumps(base | plan | {"tune": {"global_batch": 8}}))
+    grid = Grid.read({"job": "job.json", "axes": {"plan.tp": [1, 2]}}, tmp_path)
+    assert grid.plan == plan.get("plan", {}) | {"global_batch": 8}
+    stated = Grid.read({"job": "job.json", "plan": {"global_batch": 32}, "axes": {"plan.tp": [1, 2]}}, tmp_path)
+    assert stated.plan == {"global_batch": 32}
+
+
 def test_what_axes_put_right_is_not_refused():
     model = {**BASE["model"], "head_dim": 64, "kv_heads": 12}
     grid = Grid(**(BASE | {"model": model}), axes={"model.heads": [16, 12]})
