@@ -30,8 +30,8 @@ CROSSED = (
     "with the run level's it makes the 80 % interval hold 80 % of 76 dense runs of GB200 and GB300 (NVIDIA, "
     "Megatron-Bridge 25.09 - 26.08), every model counting the same",
 )
-"""Standard deviation of log time of a step on another architecture by measured matmul peaks, and its source. By what the
-other two models need, the interval holds 82 % of the runs of the one that is left out."""
+"""Standard deviation of log time of a step on another architecture by measured matmul peaks, and its source. By what
+the other two models need, the interval holds 82 % of the runs of the one that is left out."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How sure a step time is: runs that no fit has seen, experts, profiles carried over, errors of kernels, other hosts."""
+"""How sure a step time is: runs that no fit has seen, experts, carried profiles, errors of kernels, other hosts."""
 
 from collections.abc import Sequence
 from math import hypot, sqrt
@@ -23,8 +23,8 @@ megatron-fused`)."""
 EXPERTS_SIGMA_LOG = 0.31
 """Standard deviation of the log of a step time that mixtures of experts add where no fitted run had any: with it the
 80 % interval holds 80 % of 136 public runs of ten such models (NVIDIA, Megatron-Bridge 25.09 - 26.08), every model
-counting the same; by what the others need, it holds 85 % of the runs of a model that is left out. Software explains much
-of it: one configuration took from 6.4 to 11.0 s within nine months."""
+counting the same; by what the others need, it holds 85 % of the runs of a model that is left out. Much of it is
+software: one configuration took from 6.4 to 11.0 s within nine months."""
 
 
 def experts_sigma(model: Model, level: RunLevelSet) -> float:
@@ -50,9 +50,10 @@ def step_sigma(
 
     What runs differ from the fitted run level, and what carrying the profile over from another device and software of
     another year add, and hosts other than the one whose issue times are known (`hosts`: `waiting_sigma`; hardly any
-    fitted run waits for its host), and mixtures of experts (`experts`: `experts_sigma`). The run level's spread was found with the public profiles: the errors of their
-    kernels, also outside their domains, are in it and count no second time. Of a measured profile, whose kernels
-    no such run has seen, the larger of the two counts, and what shapes outside its domain add comes on top.
+    fitted run waits for its host), and mixtures of experts (`experts`: `experts_sigma`). The run level's spread was
+    found with the public profiles: the errors of their kernels, also outside their domains, are in it and count no
+    second time. Of a measured profile, whose kernels no such run has seen, the larger of the two counts, and what
+    shapes outside its domain add comes on top.
     """
     beyond = carried_sigma(profile, level), software_sigma(software_year), hosts, experts
     if not profile.measured:
