@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isclose, isfinite
+from math import isclose
 from pathlib import Path
 from string import ascii_letters, digits
 
@@ -30,6 +30,9 @@ from sim.units import many
 
 MOST_BYTES = 16 * 2**20
 US = 1e-6
+MOST_SIZE = 2**50
+LEAST_US, MOST_US = 1e-3, 1e12
+"""What no device sends at once or takes; beyond, a file is damaged."""
 RANK = re.compile(
     r"^#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+"
 )
@@ -98,8 +101,8 @@ def read_logs(path: Path) -> list[Log]:
 
     Raises:
         InputError: of the file: it cannot be read, tells the time of host threads, names no ranks, or fewer than two,
-            or one twice; its hosts or groups have different numbers of them; a line that is no size; no size with a
-            time; or a collective that nobody knows.
+            or one twice; its hosts or groups have different numbers of them; a line that is no size, or one that no
+            device has; no size with a time; or a collective that nobody knows.
     """
     text = text_of(path, MOST_BYTES)
     if is_report(text):
@@ -160,10 +163,11 @@ def _log(path: Path, test: _Test) -> Log:
 def _found(path: Path, name: str, places: list[Place], rows: list[tuple[float, float, float]]) -> Log:
     """Return the log of a test: size (bytes), time (s) and busbw over algbw of every row."""
     ranks, hosts = _ranks(path, places)
-    if not rows:
-        raise InputError(str(path), "no size", "a whole log of nccl-tests: lines of size, count, type, ..., time, ...")
-    operation = _operation(path, name, rows, ranks)
     best = {size: min(time for at, time, _ in rows if at == size) for size, _, _ in rows if size > 0}
+    if not best:
+        told = "a size of 0 bytes alone" if rows else "no size"
+        raise InputError(str(path), told, "a whole log of nccl-tests: lines of size, count, type, ..., time, ...")
+    operation = _operation(path, name, rows, ranks)
     sizes = np.array(sorted(best), dtype=np.float64)
     return Log(path, operation, ranks, hosts, sizes, np.array([best[size] for size in sizes]))
 
@@ -189,7 +193,7 @@ def _ranks(path: Path, found: list[Place]) -> tuple[int, int]:
 
 def _is_row(line: str) -> bool:
     """A size begins with its bytes; what launchers and NCCL print between them does not."""
-    return line.split(maxsplit=1)[0].isdecimal() and len(line.split()) > COLUMNS + 2
+    return line.split(maxsplit=1)[0].removeprefix("-").isdecimal() and len(line.split()) > COLUMNS + 2
 
 
 def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
@@ -209,12 +213,14 @@ def _row(path: Path, number: int, line: str) -> tuple[float, float, float]:
 
 def _timed(place: str, size: str, time: str, alg_bw: str, bus_bw: str, wrong: str) -> tuple[float, float, float]:
     """Return what is read at a place of a file: size (bytes), time (s) and busbw over algbw (0: not to be told)."""
-    seconds, algbw, busbw = float(time), float(alg_bw), float(bus_bw)
-    if not isfinite(seconds) or seconds <= 0:
-        raise InputError(place, time, "a time above 0 (us)")
+    held, microseconds, algbw, busbw = map(float, (size, time, alg_bw, bus_bw))
+    if not 0 <= held <= MOST_SIZE:
+        raise InputError(place, f"{size[:40]} bytes", f"a size from 0 to {MOST_SIZE} bytes")
+    if not LEAST_US <= microseconds <= MOST_US:
+        raise InputError(place, time, f"a time above 0 (us), from {LEAST_US:g} to {MOST_US:g}")
     if wrong != "N/A" and not (is_number(wrong) and float(wrong) < 1):  # old versions: the largest error
         raise InputError(place, f"{wrong} wrong values", "0: results that are right, or N/A: not checked")
-    return float(size), seconds * US, busbw / algbw if algbw >= 1 else 0.0
+    return held, microseconds * US, busbw / algbw if algbw >= 1 else 0.0
 
 
 def _factor(operation: str, ranks: int) -> float:
