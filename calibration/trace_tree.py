@@ -15,7 +15,8 @@ from typing import Any
 from sim.specs.fields import InputError
 from sim.validation.traces import trace_events
 
-HOST = ("cpu_op", "user_annotation")
+OPERATION = "cpu_op"
+HOST = (OPERATION, "user_annotation")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCH = ("cuda_runtime", "cuda_driver")
 BACKWARD = "autograd::engine::evaluate_function: "
@@ -151,6 +152,7 @@ def read_tree(path: Path) -> Recorded:
     threads: dict[tuple[str, str], list[Slice]] = defaultdict(list)
     kernels: list[Mapping[str, Any]] = []
     launched_by: dict[Any, Any] = {}
+    operations = False
     for n, e in enumerate(trace_events(path)):
         if not isinstance(e, dict):
             raise InputError(f"{path}: traceEvents[{n}]", type(e).__name__, "an object")
@@ -163,11 +165,12 @@ def read_tree(path: Path) -> Recorded:
         elif kind in (*HOST, *DEVICE):
             start, duration = (_microseconds(e.get(k), f"{path}: traceEvents[{n}].{k}") for k in ("ts", "dur"))
             if kind in HOST:
+                operations = operations or kind == OPERATION
                 thread = str(e.get("pid")), str(e.get("tid"))
                 threads[thread].append(Slice(e["name"], start, duration, args))
             else:
                 kernels.append({**args, "dur": duration, "name": e["name"]})
-    if not threads:
+    if not operations:
         raise InputError(str(path), "a trace without operations", "one of torch.profiler with ProfilerActivity.CPU")
     roots = tuple(root for slices in threads.values() for root in _nested(slices))
     if not any(s.args.get("Input Dims") for each in threads.values() for s in each):

@@ -217,6 +217,13 @@ def test_a_trace_without_shapes_says_how_to_record_them(tmp_path):
     assert "record_shapes=True" in refused(recorded(tmp_path, shapes=False), tmp_path)
 
 
+def test_a_trace_of_a_device_alone_says_how_to_record_operations(tmp_path):
+    events = [op("ProfilerStep#1", 0.0, 9.0) | {"cat": "user_annotation"}, kernel(1, 5.0)]
+    assert "without operations'; allowed: one of torch.profiler with ProfilerActivity.CPU" in refused(
+        written(tmp_path, events), tmp_path
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
