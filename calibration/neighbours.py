@@ -2,7 +2,8 @@
 
 Processes of one thread each are started once. In every round each kind of kernel is timed for a moment in the first of
 them alone and then in all at the same time, so that whatever else slows the machine slows both; what counts is the
-median ratio. Kernels stream new data from memory, or multiply matrices that have left the caches.
+median ratio. Kernels stream new data from memory, or multiply matrices that have left the caches. Their time is that of
+the thread on its core: one of others that takes turns on a core would slow all together, but not the first alone.
 """
 
 import json
@@ -167,12 +168,18 @@ def main() -> None:
     kernels = _kernels()
     for line in sys.stdin:
         kind, window_s = json.loads(line)
-        end, taken = time.perf_counter() + window_s, list[float]()
-        while time.perf_counter() < end or not taken:
-            begin = time.perf_counter()
-            kernels[kind]()
-            taken.append(time.perf_counter() - begin)
+        taken = _window(kernels[kind], window_s)
         _say(answers, {"t_s": float(np.median(taken)), "n": len(taken)})
+
+
+def _window(kernel: Callable[[], object], window_s: float) -> list[float]:
+    """Return the seconds on a core of each call, one call at least, of as many as `window_s` of the clock hold."""
+    end, taken = time.perf_counter() + window_s, list[float]()
+    while time.perf_counter() < end or not taken:
+        begin = time.thread_time()
+        kernel()
+        taken.append(time.thread_time() - begin)
+    return taken
 
 
 if __name__ == "__main__":

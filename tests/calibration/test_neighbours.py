@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from typing import Any
 
 import psutil
@@ -9,7 +10,7 @@ import pytest
 
 from calibration import neighbours
 from calibration.guards import within
-from calibration.neighbours import KINDS, Beside, measure, shares
+from calibration.neighbours import KINDS, Beside, _window, measure, shares
 from sim.specs import InputError
 
 
@@ -28,6 +29,11 @@ def test_a_neighbour_adds_what_the_rounds_agree_on() -> None:
     assert shares([]) == {}
     assert shares([r for r in rows if r["shape"]["processes"] > 1]) == {}
     assert shares([sample("memory", 1, 0, 1e-9), sample("memory", 2, 0, 1e6)]) == {"memory": 100.0}
+
+
+def test_what_others_have_of_a_core_is_no_time_of_the_kernel() -> None:
+    assert max(_window(lambda: time.sleep(0.01), 0.03)) < 0.005
+    assert min(_window(lambda: sum(range(300_000)), 0.0)) > 5e-4
 
 
 @pytest.mark.slow
