@@ -19,7 +19,7 @@ from sim.catalog import data, names
 from sim.specs.cluster import Cluster
 from sim.specs.fields import InputError, read, real, spec, whole
 from sim.specs.files import load_mapping, state
-from sim.units import percent
+from sim.units import digits3, many, percent
 
 if TYPE_CHECKING:  # SymPy with it, which listing the sets needs not
     from sim.costs.profile import Profile
@@ -183,10 +183,15 @@ def level_of(cluster: Cluster) -> RunLevelSet:
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which listing the sets needs not
 
     beside = load_profile(members[0].profile).beside
-    slower = {kind: 1 + added * (members[0].gpus_per_node - 1) for kind, added in beside.items()}
+    others = members[0].gpus_per_node - 1
+    slower = {kind: 1 + added * others for kind, added in beside.items()}
     memory, product = slower.get("memory", 1.0), slower.get("product", 1.0)
     made = RunLevel(gemm_slowdown=product, attention_slowdown=product, memory_bound_slowdown=memory)
-    return replace(ON_HOST, parameters=made)
+    if made == ON_HOST.parameters:
+        return ON_HOST
+    told = f"products x {digits3(product)}, memory-bound kernels x {digits3(memory)}"
+    source = f"{ON_HOST.source}; with {many(others, 'process', 'processes')} beside: {told}"
+    return replace(ON_HOST, parameters=made, source=source)
 
 
 def on_own_links(level: RunLevelSet, profiles: Iterable[str]) -> RunLevelSet:

@@ -52,6 +52,15 @@ def test_no_figures_of_accelerators_enter(cores):
     assert low < step.step_time_s < high
 
 
+def test_what_processes_of_one_host_add_to_each_other_is_counted_and_told(cores, tmp_path):
+    beside = Cluster.of("cpu", profile=write(tmp_path / "beside", beside={"memory": 0.5, "product": 0.25}))
+    step, alone = (simulate(MODEL, cluster, Plan(global_batch=4)) for cluster in (beside, cores))
+    assert step.level.parameters.gemm_slowdown == 1.25 and step.step_time_s > 1.2 * alone.step_time_s
+    (told,) = (text for text in step.assumptions if text.startswith("run level: host processors"))
+    assert told.endswith("; with 1 process beside: products x 1.25, memory-bound kernels x 1.50")
+    assert not [text for text in alone.assumptions if "beside:" in text]
+
+
 def test_tuner_and_step_agree(cores):
     found = tune(MODEL, cores, 8, {"micro_batch": [1, 2]})
     assert found.best.step.plan.precision == "fp32"
