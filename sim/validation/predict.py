@@ -122,7 +122,7 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
     """Return run-level parameters fitted to a user's earlier runs of one cluster.
 
     The spread is that of each half of the runs (by group) under the parameters of the other half; one group alone says
-    nothing of another, and takes what left-out sources show.
+    nothing of another, and takes what left-out sources show, or how far its own runs still lie where that is further.
 
     Raises:
         InputError: none of the runs has a step time that may score, or most are so far off that their unit is.
@@ -136,11 +136,11 @@ def fit_site(cases: Sequence[Case]) -> RunLevelSet:
         raise InputError(
             "step_time_s", told, f"seconds: at most {UNLIKELY:g} times these, and a {UNLIKELY:g}th at least"
         )
-    errors = by_halves(timed)
-    sigma = spread([np.concatenate(errors)]) if errors else run_level().sigma_log
+    parameters, errors = fit_run_level(timed, _prior(timed), offsets=False), by_halves(timed)
+    least = LEAST_SIGMA if errors else run_level().sigma_log
     return RunLevelSet(
-        parameters=fit_run_level(timed, _prior(timed), offsets=False),
-        sigma_log=max(sigma, LEAST_SIGMA),
+        parameters=parameters,
+        sigma_log=max(spread([np.concatenate(errors or [log_errors(timed, parameters)])]), least),
         devices=tuple(sorted({case.cluster.hardware.name for case in timed})),
         source=f"{OF_THE_SITE} ({len(timed)})",
         experts=any(case.model.has_experts for case in timed),

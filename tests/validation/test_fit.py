@@ -87,6 +87,19 @@ def test_a_site_knows_experts_only_from_runs_that_had_them(tmp_path):
     assert [fit_site(measured_under(runs, level())).experts for runs in (dense, dense + mixture)] == [False, True]
 
 
+def test_runs_of_one_group_that_stay_far_off_widen_the_interval(tmp_path):
+    """Half the time that the shipped parameters say is too far for a prior; the interval holds the run all the same."""
+    usual = run_level()
+    (near,), (far,) = (
+        [replace(c, row=replace(c.row, step_time_s=c.row.step_time_s * factor)) for c in told]
+        for told in [measured_under(cases(tmp_path)[:1], usual)]
+        for factor in (1.0, 0.5)
+    )
+    assert fit_site([near]).sigma_log == usual.sigma_log
+    (p,) = analytic([far], fit_site([far]))
+    assert p.step_time_s.low < far.row.step_time_s < 0.8 * p.step_time_s.value
+
+
 @pytest.mark.slow
 def test_one_wild_row_moves_nothing(tmp_path):
     told = measured_under(cases(tmp_path), level(gemm_slowdown=1.2))
