@@ -61,7 +61,7 @@ def calibrate_site(tables: Sequence[Path], out: Path, base: str) -> Fitted:
     cases = [case for case in held if "time" in case.row.uses]
     devices = sorted({case.cluster.device for case in cases})
     if len(devices) != 1:
-        told = ", ".join(devices) or f"{len(skipped)} runs that cannot be predicted"
+        told = ", ".join(devices) or (f"{len(skipped)} runs that cannot be predicted" if skipped else "no run")
         why = f" ({skipped[0].reason})" if skipped else ""
         raise InputError("--from", told, f"runs of one cluster with use_for = time and a step time{why}")
     if cases[0].cluster.hardware.on_host:

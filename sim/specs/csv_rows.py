@@ -78,12 +78,14 @@ def read_records(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str
     """Yield place (`file:line`) and cells by column of every row; the file has these columns, others are left out.
 
     Raises:
-        InputError: no file that can be read, a column is missing, or a row has another number of cells.
+        InputError: no file that can be read, a column is missing or there twice, or a row has another number of cells.
     """
     rows = csv_lines(text_of(Path(path), MAX_BYTES), str(path))
     place, header = next(rows, (f"{path}:1", []))
     if missing := [name for name in columns if name not in header]:
         raise InputError(place, ",".join(header)[:80], f"columns {', '.join(missing)} too")
+    if twice := [name for name in columns if header.count(name) > 1]:
+        raise InputError(place, ",".join(header)[:80], f"each column once: {', '.join(twice)}")
     at = {name: header.index(name) for name in columns}
     for place, cells in rows:
         yield place, {name: cells[n] for name, n in at.items()}

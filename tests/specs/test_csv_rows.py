@@ -43,6 +43,7 @@ def test_cells_are_those_of_a_header_of_all_fields(tmp_path):
     [
         ("", r":1: got ''; allowed: columns name, count, share too"),
         ("name,count\n", r":1: got 'name,count'; allowed: columns share too"),
+        ("name,count,share,count\n", r":1: got 'name,count,share,count'; allowed: each column once: count"),
         ("name,count,share\na,1\n", r":2: got '2 cells'; allowed: 3, as the header has"),
         ("name,count,share\n\na,1.5,0\n", r":3\.count: got '1\.5'; allowed: a whole number from 0 to 9"),
         (f"name,count,share\na,{'9' * 5_000},0\n", r":2\.count: got '999"),

@@ -50,6 +50,13 @@ def test_a_peak_is_compared_where_it_is_known(folder):
         read_jobs(table(folder, "jobs/2.yaml,9.5,x", header="job,step_time_s,peak_memory_bytes"))
 
 
+def test_a_table_is_told_by_its_header_whatever_stands_below(folder):
+    path = table(folder, "jobs/2.yaml,9.5,monday")
+    assert is_table_of_jobs(path)
+    with pytest.raises(InputError, match=r"own.csv:2: got '3 cells'; allowed: 2, as the header has"):
+        read_jobs(path)
+
+
 def test_a_profile_takes_the_place_of_the_jobs(folder):
     (case,) = read_jobs(table(folder, "jobs/2.yaml,9.5"), "h200-sxm-141gb")
     assert (case.cluster.profile, case.cluster.device) == ("h200-sxm-141gb", "h100-sxm-80gb")
