@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from calibration.device import Fingerprint
-from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, version_one, whole
 from sim.specs.files import load_mapping, what_stands, write_atomically
 
 TEXTS = ("op", "direction", "dtype", "layout", "implementation", "group", "use", "id")
@@ -66,7 +66,7 @@ class Session:
     the fit takes the others.
     """
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     session: Text
     date: Text
     fingerprint: Fingerprint

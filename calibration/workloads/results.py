@@ -10,7 +10,7 @@ from pydantic import Field
 from calibration.device import Fingerprint
 from sim.costs.fitted import short
 from sim.plans.plan_file import Hash
-from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, version_one, whole
 from sim.specs.files import load_mapping, write_json
 
 FILE = "tbd.json"
@@ -102,7 +102,7 @@ class Results:
     rate is from; profile: what predicts, empty for none; profile_sha256: of the numbers in it, which a new fit changes.
     """
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     date: Text
     commit: Text
     fingerprint: Fingerprint

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from sim.costs.fitted import Z80, Text, Word
 from sim.specs import PlacedPlan
-from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, version_one, whole
 from sim.specs.files import load_mapping
 from sim.units import many, seconds
 
@@ -153,7 +153,7 @@ class Learned:
     profile_sha256: of the fit that the plans were predicted by. off: why the corrections do not apply (empty: they do).
     """
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     profile_sha256: Hash
     off: Word = ""
     corrections: Annotated[list[Correction], Field(max_length=MOST_RUNS)] = Field(default_factory=list)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sim.catalog import data, names
 from sim.specs.cluster import Cluster
-from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, version_one
 from sim.specs.files import load_mapping, state
 from sim.units import digits3, many, percent
 
@@ -109,7 +109,7 @@ class Site:
     runs: digests of the runs (`Case.digest`), by which a test on them is told from one on later ones; empty: not known.
     """
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     profile_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits")]
     run_level: RunLevelSet
     runs: Annotated[tuple[Digest, ...], Field(max_length=100_000)] = ()

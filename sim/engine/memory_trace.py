@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sim.engine.allocator import Allocator, AllocatorSettings, OutOfMemoryError
 from sim.engine.replay import Event, apply
-from sim.specs.fields import InputError, read, spec, whole
+from sim.specs.fields import InputError, read, spec, version_one, whole
 from sim.specs.files import text_of, write_atomically
 
 Recorded = Literal[
@@ -48,7 +48,7 @@ class Header:
     `requested_peak_bytes` is the most that was asked for at once, where only that is known.
     """
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     source: Annotated[str, Field(min_length=1, max_length=200, description="text")]
     settings: AllocatorSettings = AllocatorSettings()
     allocated_peak_bytes: Size | None = None

@@ -90,6 +90,11 @@ def whole(low: int, high: int, meaning: str = "") -> Any:
     return Field(ge=low, le=high, description=f"{meaning}, {text}" if meaning else text)
 
 
+def version_one() -> Any:
+    """Return the constraint of the version of a file of which there has been one."""
+    return Field(ge=1, le=1, description="1, which this version of trainsim reads")
+
+
 def real(low: float, high: float, unit: str = "") -> Any:
     """Return the constraint of a finite number in `unit`: `Annotated[float, real(0, 1, "s")]`."""
     text = f"a number from {low:g} to {high:g}{' ' + unit if unit else ''}"

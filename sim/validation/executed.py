@@ -15,7 +15,7 @@ from pydantic import Field
 from sim.costs.fitted import short
 from sim.costs.learned import KINDS, Group
 from sim.specs import Cluster, Model, Plan
-from sim.specs.fields import InputError, read, real, spec, whole
+from sim.specs.fields import InputError, read, real, spec, version_one, whole
 from sim.specs.files import load_mapping, write_listed
 from sim.specs.pipelines import ASYNCHRONOUS
 from sim.units import many, percent
@@ -145,7 +145,7 @@ class Executed:
 class Evidence:
     """Executed plans of one machine, in words, by the command that made them."""
 
-    schema_version: Annotated[int, whole(1, 1)] = 1
+    schema_version: Annotated[int, version_one()] = 1
     machine: Text
     profile: Text
     command: Text
