@@ -113,11 +113,13 @@ def never_made(section: str, raw: Any, axes: Iterable[Axis]) -> list[InputError]
 def _unprofiled(cluster: Cluster) -> list[InputError]:
     """Return what is wrong with the profiles that a cluster names: a prediction reads them, the cluster itself not."""
     from sim.costs.profile import load_profile  # noqa: PLC0415 - SymPy with it, which a grid of no cluster needs not
+    from sim.costs.run_level import level_of  # noqa: PLC0415
 
     found = []
     for n, member in enumerate(cluster.members):
         try:
             load_profile(member.profile)
+            level_of(member)
         except InputError as error:
             where = f"cluster.groups.{n}.profile" if cluster.groups else "cluster.profile"
             allowed = error.allowed if error.path == "cluster.profile" else f"a profile that can be read: {error}"

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.costs.profile import load_profile, profile_text
+from sim.costs.run_level import SITE
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
 from sim.specs.model_file import read_model
@@ -187,6 +189,15 @@ def test_a_profile_folder_that_cannot_be_read_is_refused_with_its_fault(tmp_path
     axes = {"cluster.profile": ["h100-sxm-80gb", "own"]}
     with pytest.raises(InputError, match=r"axes.cluster.profile.1: got '.*own'; .*schema_version: got 9"):
         Grid.read(BASE | {"axes": axes}, tmp_path)
+
+
+def test_a_damaged_site_of_a_profile_folder_is_refused_before_anything_is_stored(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "profile.json").write_text(profile_text(load_profile("h100-sxm-80gb")))
+    for text, told in (("cut {", "well-formed"), ('{"schema_version": 2}', "allowed: 1, which this version")):
+        (tmp_path / "own" / SITE).write_text(text)
+        with pytest.raises(InputError, match=rf"axes.cluster.profile.1: got '.*own'; .*site.json.*{told}"):
+            Grid.read(BASE | {"axes": {"cluster.profile": ["h100-sxm-80gb", "own"]}}, tmp_path)
 
 
 def test_objects_and_files_give_the_same_grid():
