@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from rich.console import Console
@@ -169,7 +170,7 @@ def samples(seen: Sequence[Seen], on_device: bool) -> list[dict[str, Any]]:
     for one in seen:
         key = one.op, one.direction, one.dtype, one.implementation, one.layout, tuple(one.shape.items())
         calls[key].append(one)
-    stamp = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "session": "trace", "commit": commit()}
+    stamp = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "session": uuid4().hex[:16], "commit": commit()}
     return [_row(each, on_device) | stamp for each in calls.values()]
 
 
@@ -250,7 +251,7 @@ def fitted(
         scaling_sigma_log=six_digits(_scatter(parts, base)) if why else 0.0,
         uncertainty_source="RMS log error of sums of 12 traced kernels; the traced run itself was fitted"
         + ("; scaling: how far the families' levels are apart" if why else ""),
-        session="" if why else "trace",
+        session=str(rows[0]["session"]),
     )
     return profile, families, why
 

@@ -213,7 +213,7 @@ class Profile:
     @property
     def measured(self) -> bool:
         """Whether the numbers come from a calibration of the very device, not from published figures."""
-        return bool(self.session)
+        return bool(self.session) and not self.estimate
 
     @cached_property
     def read(self) -> dict[tuple[str, str], KernelModel]:

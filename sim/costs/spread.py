@@ -85,7 +85,7 @@ def told(profile: Profile, kernels: Iterable[Used]) -> tuple[str, ...]:
     """Return what to say of kernels whose shapes the profile does not know, or that their rows slow."""
     held = tuple(kernels)
     lines = outside_domain(profile, held)
-    wider = "the interval is wider for it" if profile.measured else "runs beyond them are in the run level"
+    wider = "the interval is wider for it" if profile.session else "runs beyond them are in the run level"
     texts = [f"outside the fitted shapes: {'; '.join(lines)}; {wider}"] if lines else []
     ends = {
         True: f"take longer for it, up to {{:.1f}} times: a size padded to a multiple of {ALIGNED} would not",

@@ -52,11 +52,11 @@ def step_sigma(
     another year add, and hosts other than the one whose issue times are known (`hosts`: `waiting_sigma`; hardly any
     fitted run waits for its host), and mixtures of experts (`experts`: `experts_sigma`). The run level's spread was
     found with the public profiles: the errors of their kernels, also outside their domains, are in it and count no
-    second time. Of a measured profile, whose kernels no such run has seen, the larger of the two counts, and what
-    shapes outside its domain add comes on top.
+    second time. Of a profile whose kernels were timed, or those that a trace shows, which no such run has seen, the
+    larger of the two counts, and what shapes outside its domain add comes on top.
     """
     beyond = carried_sigma(profile, level), software_sigma(software_year), hosts, experts
-    if not profile.measured:
+    if not profile.session:
         return hypot(level.sigma_log, *beyond)
     within = max(level.sigma_log, spread.kernel_sigma(profile, kernels, outside=False))
     return hypot(within, *beyond, spread.widening(profile, kernels))

@@ -100,7 +100,7 @@ class Step:
     @property
     def sigma_log(self) -> float:
         """Standard deviation of the log of the step time."""
-        kernels = self.kernels if self.profile.measured else ()  # of others their errors are in the run level
+        kernels = self.kernels if self.profile.session else ()  # of others their errors are in the run level
         hosts = waiting_sigma(self.waiting, self.model, self.plan)
         experts = experts_sigma(self.model, self.level)
         own = step_sigma(self.profile, self.level, kernels, self.plan.software_year, hosts, experts)

@@ -308,7 +308,7 @@ def certainty_section(step: Step) -> str:
         parts["mixtures of experts, which none of these runs had"] = experts
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)
-    if profile.measured:
+    if profile.session:
         parts |= {
             "errors of kernels (counted where larger than those of runs)": kernel_sigma(profile, step.kernels, False),
             "kernels outside the fitted shapes": widening(profile, step.kernels),

@@ -94,11 +94,11 @@ def _prediction(
 ) -> Prediction:
     profile, m, plan = asked.profile, asked.profile.memory, asked.placed.plan
     sigma, ranks = memory_sigma(profile), (fullest, last)
-    # The errors of measured kernels are of the step that they make.
+    # The errors of timed kernels are of the step that they make.
     hosts, experts = waiting_sigma(waiting, asked.model, plan), experts_sigma(asked.model, level)
     of_time = (
         simulate(asked.model, asked.cluster, plan, level=level).sigma_log
-        if profile.measured
+        if profile.session
         else step_sigma(profile, level, software_year=plan.software_year, hosts=hosts, experts=experts)
     )
     return Prediction(

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import cli
+from calibration.against import compare
 from calibration.fit import predict
 from calibration.folder import alone
 from calibration.from_trace import ENOUGH, SCATTER, Traced, calibrate_trace, in_steps
@@ -18,6 +19,7 @@ from calibration.store import SAMPLES, SCHEMA, SESSION, read_samples
 from calibration.trace_tree import DTYPES, read_tree
 from sim.costs.kernels import SERIAL
 from sim.costs.profile import ADAM_TENSORS, Fingerprint, load_profile
+from sim.costs.spread import widening
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Plan
 from sim.specs.catalog import models
@@ -163,6 +165,28 @@ def test_families_that_nothing_was_seen_of_widen_the_interval(traced, tmp_path):
     assert widths[1] > widths[0]
     few = calibrate_trace(written(tmp_path, products(3.0, SIZES[:3])), tmp_path / "out", BASE).profile
     assert few.scaling_sigma_log == SCATTER
+
+
+def test_steps_beyond_the_traced_shapes_are_less_sure(tmp_path):
+    """Although most families are guessed: public runs know nothing of what the others were fitted to."""
+    found = calibrate_trace(written(tmp_path, products(1.0)), tmp_path / "out", BASE)
+    assert not found.profile.measured and found.profile.session
+    cluster = Cluster.of(BASE, nodes=1, gpus_per_node=1, profile=str(found.folder))
+    beyond = simulate(models["gpt3-175b"], cluster, Plan(global_batch=1))
+    (told,) = [text for text in beyond.assumptions if text.startswith("outside the fitted shapes")]
+    assert told.endswith("the interval is wider for it")
+    wider = widening(beyond.profile, beyond.kernels)
+    assert wider > 0.01
+    assert beyond.sigma_log**2 >= beyond.level.sigma_log**2 + found.profile.scaling_sigma_log**2 + wider**2 - 1e-9
+
+
+def test_samples_of_one_trace_are_unseen_by_the_profile_of_another(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    mine, other = (calibrate_trace(written(tmp_path / n, products(1.0)), tmp_path / n / "out", BASE) for n in "ab")
+    assert mine.profile.session != other.profile.session
+    _, compared, aside = compare(str(mine.folder), [other.folder / SAMPLES])
+    assert [(one.kernel, one.n) for one in compared] == [("gemm forward", len(SIZES))] and not aside
 
 
 def test_adam_in_fp32_counts_beside_passes_in_16_bit(tmp_path):
