@@ -125,14 +125,19 @@ def profile(place: Place) -> dict[str, Any]:
 
 
 def hold_out(place: Place) -> Any:
-    """Execute small plans on the device against predictions that are written before; goes on with what is there."""
-    rows: list[Any] = []
+    """Execute small plans on the device against predictions that are written before; goes on with what is there, and
+    with the other plans where one fails."""
+    rows, lost = list[Any](), list[str]()
 
     def keep(row: Any) -> None:
         rows.append(row.data())
         write_result(place, "hold_out", {"result": rows})
 
-    import_module("calibration.execute.holdout").hold_out(place.profile, place.device, steps=20, done=keep, resume=True)
+    run = import_module("calibration.execute.holdout").hold_out
+    told = {"done": keep, "failed": lambda case, error: lost.append(f"{case.name}: {error}")}
+    run(place.profile, place.device, steps=20, resume=True, **told)
+    if lost:
+        raise RuntimeError("; ".join(lost))
     return rows
 
 

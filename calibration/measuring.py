@@ -180,16 +180,23 @@ def ending(progress: Console, *failures: type[Exception]) -> Iterator[None]:
 
 
 def _checked(request: Request, progress: Console) -> list[holdout.Row]:
-    """Return hold-outs predicted and then measured; none on a busy machine, with the reason on stderr."""
+    """Return hold-outs predicted and then measured; no more where the machine is busy, with the reason on stderr."""
     busy = nobody if request.despite_load else others
+    rows: list[holdout.Row] = []
     try:
         with progress.status("hold-outs") as status:
-            return holdout.hold_out(
-                request.out, request.device, busy=busy, done=lambda row: status.update(f"hold-outs: {row.case.name}")
-            )
+
+            def done(row: holdout.Row) -> None:
+                rows.append(row)
+                status.update(f"hold-outs: {row.case.name}")
+
+            def failed(case: holdout.Case, error: Exception) -> None:
+                progress.print(f"hold-out {case.name} not measured: {error}", markup=False, soft_wrap=True)
+
+            holdout.hold_out(request.out, request.device, busy=busy, done=done, failed=failed)
     except ExecutionError as error:
         progress.print(f"hold-outs not measured: {error}", markup=False, soft_wrap=True)
-        return []
+    return rows
 
 
 def measured_summary(session: Session, profile: Profile, folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from calibration.execute.busy import Busy, Drift, beside, drift_since, idle, nob
 from calibration.execute.limits import Device, as_executed
 from calibration.execute.measure import LEAST_STEPS, Measured, measure, measure_block
 from calibration.execute.predict import Predicted, predict, predict_block
+from calibration.execute.processes import ExecutionError
 from calibration.guards import busy_words, drift, moved
 from sim.costs.profile import profile_name
 from sim.report.numbers import change
@@ -195,6 +196,7 @@ def hold_out(
     steps: int = LEAST_STEPS,
     busy: Busy = nobody,
     done: Callable[[Row], None] = lambda row: None,
+    failed: Callable[[Case, Exception], None] | None = None,
     resume: bool = False,
 ) -> list[Row]:
     """Return every case predicted from the profile and then measured over `steps` steps and `SPAN_S` seconds.
@@ -202,11 +204,11 @@ def hold_out(
     All predictions are written to `hold-out.json` in the folder before anything is measured, and each row when it is
     there; `resume` leaves the rows that the file holds, with their predictions, and executes the other cases. Where a
     CPU's sentinel has moved since the calibration, a case is measured again, for `AGAIN_S` in all. `done` hears of
-    every row.
+    every row; `failed` of a case that cannot be run here or whose processes fail, after which the next one is executed.
 
     Raises:
-        InputError: the profile is missing or wrong.
-        ExecutionError: the machine is busy, or a process failed.
+        InputError: the profile is missing or wrong; without `failed` also: a case cannot be run here.
+        ExecutionError: the machine is busy; without `failed` also: a process failed.
     """
     file = profile_folder / FILE
     told, kept = executed(file) if resume and file.exists() else ({}, {})
@@ -218,7 +220,13 @@ def hold_out(
     drifted = drift_since(profile_folder / "session.json") if device == "cpu" else steady
     for case, predicted in zip(held, predictions, strict=True):
         idle(busy)
-        rows.append(_row(case, predicted, device, steps, drifted, again))
+        try:
+            rows.append(_row(case, predicted, device, steps, drifted, again))
+        except (ExecutionError, InputError) as error:
+            if failed is None:
+                raise
+            failed(case, error)
+            continue
         write_json(file, {"predictions": told, "rows": [*kept.values(), *(row.data() for row in rows)]})
         done(rows[-1])
     return rows

@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from calibration import cli, measuring
 from calibration.cli import _run_level, app
 from calibration.collectives import Measured as Collective
 from calibration.execute.busy import idle
+from calibration.execute.processes import ExecutionError
 from calibration.folder import LOCK, alone
 from calibration.measuring import budget_s
 from calibration.session import Bench, open_bench
@@ -380,3 +382,15 @@ def test_a_busy_machine_is_not_checked_and_the_reason_told(invoke, monkeypatch, 
     result = invoke("--device", "cpu", "--out", tmp_path / "p", "--check")
     assert result.exit_code == 0
     assert "hold-outs not measured: others use 70 % of the cores" in result.stderr
+
+
+def test_hold_outs_that_were_measured_are_told_where_one_fails(invoke, monkeypatch, tmp_path):
+    def measured(*where, done, failed, **how):
+        done(SimpleNamespace(case=SimpleNamespace(name="block"), data=lambda: {"name": "block"}))
+        failed(SimpleNamespace(name="step"), ExecutionError("a process died"))
+        idle(lambda: "others use 70 % of the cores")
+
+    monkeypatch.setattr(measuring.holdout, "hold_out", measured)
+    result = invoke("--device", "cpu", "--out", tmp_path / "p", "--check", "--json")
+    assert json.loads(result.stdout)["hold_out"] == [{"name": "block"}]
+    assert "hold-out step not measured: a process died" in result.stderr

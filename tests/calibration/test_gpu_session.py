@@ -134,7 +134,7 @@ def test_hold_out_keeps_every_row_at_once(place, monkeypatch):
         def data(self):
             return {"error": 0.1}
 
-    def hold_out(folder, device, steps, done, resume):
+    def hold_out(folder, device, steps, done, failed, resume):
         assert resume
         assert (folder, device, steps) == (place.profile, "cpu", 20)
         done(Row())
@@ -144,6 +144,9 @@ def test_hold_out_keeps_every_row_at_once(place, monkeypatch):
     module = SimpleNamespace(hold_out=hold_out)
     monkeypatch.setattr(gpu_session, "import_module", {"calibration.execute.holdout": module}.__getitem__)
     assert gpu_session.hold_out(place) == [{"error": 0.1}] * 2
+    module.hold_out = lambda *_, failed, **__: failed(SimpleNamespace(name="block h128"), RuntimeError("killed"))
+    with pytest.raises(RuntimeError, match="block h128: killed"):
+        gpu_session.hold_out(place)
 
 
 @pytest.mark.parametrize("usable", [True, False])

@@ -52,6 +52,26 @@ def test_predictions_are_written_before_anything_is_measured(folder, monkeypatch
         assert row.error == pytest.approx(row.predicted.step_time_s - 1)
 
 
+def test_a_case_that_fails_keeps_none_of_the_others_from_running(folder, monkeypatch):
+    instead(monkeypatch, folder)
+    other, wrong = holdout.measure, next(case for case in cases("cpu") if case.what == "step")
+
+    def killed(model: Model, given: Plan, *more: object) -> Measured:
+        if model == wrong.model:
+            raise ExecutionError("a process was killed")
+        return other(model, given, *more)
+
+    monkeypatch.setattr(holdout, "measure", killed)
+    failed = []
+    rows = hold_out(folder, "cpu", failed=lambda case, error: failed.append((case.name, str(error))))
+    assert failed == [(wrong.name, "a process was killed")]
+    assert [row.case.name for row in rows] == [case.name for case in cases("cpu") if case.name != wrong.name]
+    with pytest.raises(ExecutionError):
+        hold_out(folder, "cpu")
+    monkeypatch.setattr(holdout, "measure", other)
+    assert wrong.name in [row.case.name for row in hold_out(folder, "cpu", resume=True)]
+
+
 def test_the_cases_are_what_a_newcomer_can_run():
     held = list(cases("cpu"))
     assert {case.what for case in held} == {"block", "step"}
