@@ -103,8 +103,10 @@ COVERAGE = (
 
 
 def verdict(families: Sequence[Family]) -> str:
-    """Return the answer in one sentence."""
-    products = [f.model.cross_validation for f in families if f.model.op == "gemm" and f.model.cross_validation]
+    """Return the answer in one sentence: of products, those whose models come first, which predictions read."""
+    every = [f.model for f in families if f.model.op == "gemm"]
+    read = [model.cross_validation for model in every if model.implementation == every[0].implementation]
+    products = [errors for errors in read if errors]
     if not products:
         return "No matrix product had samples enough to be fitted."
     total = sum(e.n for e in products)

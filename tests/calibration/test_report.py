@@ -82,7 +82,13 @@ def test_blocks_and_steps_stand_beside_their_predictions(evil: Profile) -> None:
 
 
 def test_the_verdict_weighs_the_directions() -> None:
-    assert verdict([family()]).startswith("Matrix products of shapes that the fit had not seen are predicted to 8.0 %")
+    one = family()
+    said = verdict([one])
+    assert said.startswith("Matrix products of shapes that the fit had not seen are predicted to 8.0 %")
+    rough = replace(one.model, cross_validation=replace(one.model.cross_validation, mape=24.0))
+    assert "predicted to 16.0 %" in verdict([one, replace(one, model=replace(rough, direction="dgrad"))])
+    others = replace(one, model=replace(rough, implementation="task-mapped"))
+    assert verdict([one, others]) == said  # a plan reads these only where it asks for them
 
 
 def test_residuals_show_held_out_shapes_apart_and_stay_on_the_page() -> None:
