@@ -10,8 +10,12 @@ from sim.plans.torchtitan import in_pieces
 from sim.specs import Model, Plan
 from sim.specs.job import Target
 
-BLOCKS = {"norm": "rmsnorm", "positions": "rope", "gated_mlp": True}
-"""What torchtitan's language models share (0.3.0: `models/common/decoder.py`, `rope.py`, `feed_forward.py`)."""
+BLOCKS = {
+    "norm": "rmsnorm", "positions": "rope", "gated_mlp": True, "attention": "flash", "whole_qk_norm": False,
+    "parallel_block": False,
+}  # fmt: skip
+"""What torchtitan's language models share (0.3.0: `models/common/decoder.py`, `rope.py`, `feed_forward.py`; its
+attention stores no scores and normalises queries and keys head by head, `attention.py` and `config_utils.py`)."""
 
 OF_MEGATRON: Mapping[str, Any] = {
     "framework": "megatron", "tp_overlap": True, "scatter_gather": False, "blocking_sends": False, "compiled": False,
@@ -101,6 +105,10 @@ def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
         yield "predicted with plan.cross_entropy autograd: Megatron-LM has in-place and fused"
     if model.activation == "relu" and not model.gated_mlp:
         yield "Megatron-LM has no argument for model.activation relu: activation_func must be set in the program"
+    # core/transformer/attention.py, SelfAttention; transformer_layer.py, TransformerLayerSubmodules.
+    absent = {"whole_qk_norm": model.qk_norm and model.whole_qk_norm, "block_norms": model.block_norms > 2}
+    for name in (name for name, held in absent.items() if held):
+        yield f"Megatron-LM has no layers with model.{name} {_said(getattr(model, name))}: they must be added to it"
     if model.parallel_block:  # core/transformer/transformer_layer.py, `forward`
         yield "predicted with model.parallel_block true: Megatron-LM's layers run the MLP after attention"
     if plan.recompute == "selective" and not repeats_some(model, "megatron"):

@@ -1,8 +1,15 @@
 """The exporters of plans pass their contract."""
 
+from dataclasses import replace
 from typing import ClassVar
 
+import pytest
+
+import sim
 from sim.plans import EXPORTERS
+from sim.plans.notes import notes
+from sim.specs import Cluster, Plan
+from sim.specs.catalog import models
 from tests.contracts.exporter import ExporterContract
 
 
@@ -43,3 +50,15 @@ class TestDeepSpeed(ExporterContract):
 def test_every_exporter_passes():
     contracts = (*ExporterContract.__subclasses__(), TestTorchtitanRelease)
     assert {contract.name for contract in contracts} == set(EXPORTERS)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"attention": "eager"}, {"qk_norm": True, "whole_qk_norm": True}, {"parallel_block": True}, {"qk_norm": True}],
+)
+def test_what_no_network_of_torchtitan_has_is_noted(parts):
+    model, plan = replace(models["llama3.2-1b"], **parts), Plan(global_batch=8, zero=3, framework="torch")
+    step = sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), plan)
+    strange = [f"model.{name} {str(value).lower()}" for name, value in parts.items() if name != "qk_norm"]
+    said = f"torchtitan has no network with {', '.join(strange)}: llama3.2-1b must be added to it"
+    assert list(notes(step, "torchtitan-0.3")) == ([said] if strange else [])
