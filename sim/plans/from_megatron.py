@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from sim.plans.flags import Flags
-from sim.plans.megatron import LOW_PRECISION, MODULES, STRATEGY, recomputed_modules
+from sim.plans.megatron import LOW_PRECISION, MODULES, STRATEGY, recomputed_modules, stack
 from sim.plans.reading import ReadPlan, made, one_of, other_sizes, quotient
 from sim.specs import InputError, Model
 
@@ -32,6 +32,10 @@ NAMES = {
 """The argument behind a field of the plan."""
 
 
+SIZES = {"layers": "num_layers", "seq": "seq_length"}
+SIZES_OF_T5 = {"encoder_layers": "num_layers", "encoder_seq": "encoder_seq_length", "seq": "decoder_seq_length"}
+"""The argument behind a size of the network."""
+
 EAGER = {"unfused": True, "local": True, "flash": False, "fused": False}
 """Whether an `--attention-backend` stores its scores; Megatron-LM's default, auto, does what it can."""
 
@@ -47,12 +51,13 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
     """
     tp, pp = flags.whole("tensor_model_parallel_size", 1), flags.whole("pipeline_model_parallel_size", 1)
     cp = flags.whole("context_parallel_size", 1)
-    model_layers = flags.whole("num_layers", model.layers if model else 0)
+    model_layers = flags.whole("num_layers", stack(model) if model else 0)
     chunks, split = _split(flags, pp, model_layers)
     alone = flags.given("sequence_parallel") and tp == 1
     pieces = flags.whole("recompute_num_layers", 0) if flags.text("recompute_method") == "uniform" else 0
     recompute, modules = _recompute(flags, model)
     sequence_parallel = flags.given("sequence_parallel") and tp > 1
+    zero = _zero(flags, tp * pp * cp, cp, gpus)
     fields = {
         "tp": tp,
         "pp": pp,
@@ -69,9 +74,10 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         "global_batch": _global_batch(flags, tp * pp * cp, gpus),
         "micro_batch": flags.whole("micro_batch_size", 1),
         "microbatch_group_size": _group(flags, chunks),
-        "overlap_dp": flags.given("overlap_grad_reduce"),
+        # FSDP overlaps whatever the argument says (core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py).
+        "overlap_dp": flags.given("overlap_grad_reduce") or zero["zero"] > 1,
         "fused_wgrad": _fused_wgrad(flags),
-        **_zero(flags, tp * pp * cp, cp, gpus),
+        **zero,
         "cross_entropy": _cross_entropy(flags),
         **recompute,
         **_offload(flags, model_layers),
@@ -80,7 +86,8 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
     for name in ("overlap_param_gather", "ckpt_format", SCATTER_GATHER, f"no_{SCATTER_GATHER}"):
         flags.asked.add(name)
     experts = _experts(flags)
-    other = [*other_sizes(flags, model, layers="num_layers", seq="seq_length")]
+    pair = model is not None and model.family == "encoder-decoder"
+    other = [*other_sizes(flags, model, **(SIZES_OF_T5 if pair else SIZES))]
     return made(
         fields,
         {field: flags.place(name) for field, name in NAMES.items()},
@@ -177,7 +184,7 @@ def _group(flags: Flags, chunks: int) -> int | None:
     return next(iter(found.values()), None) if chunks > 1 else None
 
 
-def _zero(flags: Flags, inner: int, cp: int, gpus: int | None) -> Mapping[str, object]:
+def _zero(flags: Flags, inner: int, cp: int, gpus: int | None) -> Mapping[str, int]:
     """Return the ZeRO stage, and over how many ranks it shards where those are not all."""
     optimizer = flags.given("use_distributed_optimizer")
     fsdp = one_of(flags, ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2"))

@@ -22,8 +22,9 @@ class Asked:
     hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
     degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
     recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; biased: experts
-    have biases; tied: embedding and head are one; kv_heads: that attention splits; eager: it stores its scores; seq:
-    tokens of a sample.
+    have biases; tied: embedding and head are one; kv_heads: that attention splits; eager: it stores its scores; masked:
+    it has a sliding window or sinks; ssm_groups, ssm_columns: groups of Mamba's states, and columns of its projection
+    in; alike: both stacks of an encoder-decoder are as long; seq: tokens of a sample.
     """
 
     tp: Any
@@ -58,6 +59,10 @@ class Asked:
     tied: bool = False
     kv_heads: int = 1
     eager: bool = False
+    masked: bool = False
+    ssm_groups: int = 1
+    ssm_columns: int = 0
+    alike: bool = True
     seq: int = 0
     mtp: bool = False
     recurrent: bool = False
@@ -143,6 +148,10 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "biased": model.experts > 0 and model.mlp_bias,
         "tied": model.tied_embeddings,
         "eager": model.attention == "eager",
+        "masked": model.sinks or bool(set(model.pattern) & set("WY")),
+        "ssm_groups": model.ssm_groups,
+        "ssm_columns": 2 * model.ssm_width + 2 * model.ssm_groups * model.ssm_state + model.ssm_heads,
+        "alike": model.layers == 2 * model.encoder_layers,
         "seq": model.seq,
         "kv_heads": model.heads if model.kv_lora_rank else model.kv_heads,
         "mtp": model.mtp_layers > 0,

@@ -48,6 +48,11 @@ def _values(value: object) -> list[str]:
     return [] if value is True else [str(each) for each in (value if isinstance(value, tuple) else (value,))]
 
 
+def stack(model: Model) -> int:
+    """Return `num_layers`, which for Megatron-LM's T5 is of the encoder and of the decoder each."""
+    return model.encoder_layers if model.family == "encoder-decoder" else model.layers
+
+
 def recomputed_modules(*, eager: bool, experts: bool, latent: bool) -> tuple[str, ...]:
     """Return the modules that a plan's selective recompute is of (`sim.costs.layers.block.recomputed`)."""
     there = {"layernorm": True, "moe_act": experts, "mla_up_proj": latent}
@@ -55,9 +60,13 @@ def recomputed_modules(*, eager: bool, experts: bool, latent: bool) -> tuple[str
 
 
 def _degrees(made: Exported) -> Words:
-    plan = made.plan
-    yield "num-layers", made.model.layers
-    yield "seq-length", made.model.seq
+    plan, model = made.plan, made.model
+    yield "num-layers", stack(model)
+    if model.family == "encoder-decoder":
+        yield "encoder-seq-length", model.encoder_seq
+        yield "decoder-seq-length", model.seq
+    else:
+        yield "seq-length", model.seq
     yield "tensor-model-parallel-size", plan.tp
     yield "pipeline-model-parallel-size", plan.pp
     yield "context-parallel-size", plan.cp
@@ -126,7 +135,7 @@ def _memory(made: Exported) -> Words:
 
 def _offloaded_layers(made: Exported) -> int:
     """Return how many layers' activations go to host memory (`cpu_offloading_num_layers`: below all of them)."""
-    offload, layers = made.plan.offload, made.model.layers
+    offload, layers = made.plan.offload, stack(made.model)
     count = round(offload.activations * layers)
     if offload.weights or offload.activations != count / layers or count == layers:
         allowed = f"activations of k / {layers} with k < {layers}, and no weights (Megatron-LM offloads whole layers)"

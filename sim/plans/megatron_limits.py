@@ -15,6 +15,11 @@ def _copies(a: Asked) -> Any:
     return np.where(np.asarray(a.zero) > 0, a.dp * np.asarray(a.cp) // a.shard, 1)
 
 
+def _groups(a: Asked) -> Any:
+    """Return the groups of Mamba's states on a tensor-parallel rank, of which there is one at least."""
+    return np.maximum(a.ssm_groups // np.asarray(a.tp), 1)
+
+
 ASSERTED = (
     # arguments: "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1".
     Limit(
@@ -22,6 +27,54 @@ ASSERTED = (
         "Megatron-LM's context-parallel ranks take two equal parts of a sequence each",
         lambda a: (np.asarray(a.cp) > 1) & (a.seq % (2 * np.asarray(a.cp)) > 0),
         lambda a: f"1, or half a divisor of the {a.seq} tokens of a sequence (Megatron-LM)",
+    ),
+    # TransformerEngine 2.9 to 2.11, as megatron-core asks for, below pytorch/attention/dot_product_attention/: utils.py
+    # "Disabling UnfusedDotProductAttention as it does not support context parallelism"; context_parallel.py takes
+    # windows with all-gathers or exchanges of heads alone (`cp_comm_type`), sinks with the latter; a plan's is p2p.
+    Limit(
+        "cp",
+        "Megatron-LM's ring takes no stored scores, windows and sinks",
+        lambda a: (np.asarray(a.cp) > 1) & (a.eager or a.masked),
+        lambda a: "1 with attention that stores its scores, or has sliding windows or sinks (Megatron-LM's ring)",
+    ),
+    # core/ssm/mamba_mixer.py: "ngroups must be evenly divisible by tp_size"; core/ssm/mamba_context_parallel.py: ranks
+    # share groups, or have several each; mamba_mixer.py: "must be a multiple of 16" for fp8.
+    Limit(
+        "tp",
+        "Megatron-LM splits no group of Mamba's states",
+        lambda a: among(a.mamba) & (a.ssm_groups % np.asarray(a.tp) > 0),
+        lambda a: f"a divisor of model.ssm_groups = {a.ssm_groups} (Megatron-LM's Mamba)",
+    ),
+    Limit(
+        "cp",
+        "Megatron-LM's context-parallel ranks share groups of Mamba's states, or have several each",
+        lambda a: among(a.mamba) & (np.maximum(_groups(a), a.cp) % np.minimum(_groups(a), a.cp) > 0),
+        lambda a: f"a divisor or a multiple of model.ssm_groups / tp = {_groups(a)} (Megatron-LM's Mamba)",
+    ),
+    Limit(
+        "precision",
+        "Megatron-LM's Mamba takes 8 bits in columns of 16",
+        lambda a: among(a.mamba and a.ssm_columns % 16 > 0) & np.isin(a.precision, ("fp8", "mxfp8")),
+        lambda a: f"another one: the {a.ssm_columns} columns into a Mamba layer are no multiple of 16 (Megatron-LM)",
+    ),
+    # Megatron-LM's pretrain_t5.py: "Pipeline parallelism is not supported for T5", and num_layers is of either stack.
+    Limit(
+        "pp",
+        "Megatron-LM's T5 has no pipeline",
+        lambda a: among(a.family == "encoder-decoder") & (np.asarray(a.pp) > 1),
+        lambda a: "1 with an encoder-decoder (Megatron-LM's T5)",
+    ),
+    Limit(
+        "recompute_layers",
+        "Megatron-LM's T5 counts the layers that recompute in either stack",
+        lambda a: among(a.family == "encoder-decoder" and a.some_layers),
+        lambda a: "left out with an encoder-decoder (Megatron-LM's T5)",
+    ),
+    Limit(
+        "model",
+        "Megatron-LM's T5 has as many layers in either stack",
+        lambda a: among(a.family == "encoder-decoder" and not a.alike),
+        lambda a: "an encoder-decoder with as many layers in either stack (Megatron-LM's T5)",
     ),
     # arguments: "Currently GroupedGEMM for MoE only supports bf16 dtype", "Expert parallelism is not supported with
     # fp16 training"; 8- and 4-bit recipes run beside bf16.
@@ -52,6 +105,13 @@ ASSERTED = (
         "Megatron-LM's copies of the optimizer divide the experts' data-parallel ranks",
         lambda a: a.expert_dp % _copies(a) > 0,
         lambda a: f"so many that copies divide the {a.expert_dp} data-parallel ranks of experts (Megatron-LM)",
+    ),
+    # core/distributed/fsdp/mcore_fsdp_adapter.py, _init_dist_index: with instances no mesh of the experts is made.
+    Limit(
+        "fsdp_shard",
+        "Megatron-FSDP's copies spread no experts",
+        lambda a: (np.asarray(a.zero) > 1) & (_copies(a) > 1) & (np.asarray(a.ep) > 1),
+        lambda a: "left out with zero 2 or 3 and ep > 1 (Megatron-FSDP has one copy of spread experts)",
     ),
     # core/transformer/transformer_config.py: "Delayed scaling does not support moe_act and layernorm recompute".
     Limit(

@@ -170,13 +170,13 @@ MEGATRON = (
     ),
     # core/parallel_state.py, initialize_model_parallel: "Now we support tp-dp-pp and tp-pp-dp orders".
     _order(("tp-cp-dp-pp", "tp-cp-pp-dp"), "Megatron-LM's orders are tp-dp-pp and tp-pp-dp"),
-    # core/model_parallel_config.py: "When using expert parallelism and tensor parallelism for training, sequence
-    # parallelism must be used".
+    # core/transformer/moe/moe_layer.py, MoELayer.forward raises "if MoE and tensor parallelism are enabled without also
+    # enabling sequence parallelism", spread or not.
     Limit(
         "sequence_parallel",
         "Megatron-LM's experts with tp > 1 need sequence parallelism",
-        lambda a: among(a.tp > 1) & (np.asarray(a.ep) > 1) & ~among(a.sequence_parallel),
-        lambda a: "true with tp > 1 and ep > 1 (Megatron-LM)",
+        lambda a: among(a.tp > 1) & among(a.experts) & ~among(a.sequence_parallel),
+        lambda a: "true with tp > 1 and experts (Megatron-LM)",
     ),
     # core/optimizer/optimizer_config.py: optimizer_offload_fraction; core/transformer/transformer_config.py: layers'
     # activations and weights (cpu_offloading_num_layers) without a pipeline and without recompute.

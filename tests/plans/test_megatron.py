@@ -6,9 +6,11 @@ import pytest
 
 import sim
 from sim.plans import EXPORTERS
+from sim.plans.importing import read_plan
 from sim.plans.notes import OF_MEGATRON, notes
 from sim.plans.targets import LIMITS
 from sim.specs import Cluster, Model, Offload, Plan
+from sim.specs.catalog import models
 from sim.specs.plan import PER_STAGE
 
 DIMENSIONS = {"name": "m", "layers": 8, "hidden": 512, "heads": 8, "seq": 256, "tied_embeddings": False}
@@ -62,6 +64,9 @@ def test_what_a_plan_needs_is_said(model, plan, said):
         (EXPERTS, {"recompute": "selective"}, ()),
         ({"attention": "eager"}, {"recompute": "selective", "attention_kernel": "flash-1"}, ()),
         ({"activation": "relu"}, {}, ("no argument for model.activation relu",)),
+        ({"qk_norm": True, "whole_qk_norm": True}, {}, ("no layers with model.whole_qk_norm true",)),
+        ({"block_norms": 4}, {}, ("no layers with model.block_norms 4",)),
+        ({"qk_norm": True}, {}, ()),
         ({}, {"blocking_sends": True, "tp_overlap": False}, ()),
         ({}, {"tp": 2, "pp": 2}, ("MAX_CONNECTIONS must be 1",)),
     ],
@@ -73,6 +78,17 @@ def test_what_no_argument_says_is_noted(model, plan, said):
         len(said),
         [],
     )
+
+
+def test_an_encoder_decoder_has_the_layers_of_either_stack():
+    """As Megatron-LM's `pretrain_t5.py` takes `num_layers`, and `validate_args` the lengths."""
+    made = sim.simulate(models["t5-base"], CLUSTER, Plan(global_batch=64, zero=1))
+    text = sim.emit(made, "megatron")
+    lines = {line.removesuffix(" \\") for line in text.splitlines()}
+    assert {"--num-layers 12", "--encoder-seq-length 512", "--decoder-seq-length 512"} <= lines
+    assert not any(line.startswith("--seq-length") for line in lines)
+    found = read_plan(text, "megatron", gpus=8, model=made.model)
+    assert (found.plan.zero, found.not_read, [note for note in found.notes if "layers" in note]) == (1, (), [])
 
 
 def test_every_setting_of_a_plan_is_said_limited_or_noted():

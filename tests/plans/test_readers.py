@@ -30,6 +30,20 @@ def test_megatrons_script():
 
 
 @pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", True),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", True),
+        ("--use-torch-fsdp2", True),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", False),
+        ("--use-distributed-optimizer", False),
+    ],
+)
+def test_fsdp_reduces_beside_the_backward_pass_whatever_megatrons_flag_says(words, beside):
+    assert read_plan(f"--global-batch-size 64 {words}", "megatron").plan.overlap_dp is beside
+
+
+@pytest.mark.parametrize(
     ("method", "count", "noted"), [("uniform", 4, True), ("uniform", 1, False), ("block", 4, False)]
 )
 def test_megatrons_pieces_of_recompute_are_noted(method, count, noted):

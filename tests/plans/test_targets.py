@@ -83,6 +83,8 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"offload": Offload(activations=0.5), "recompute": "full"}, "offload"),
         ("megatron", {"zero": 2, "pp": 2}, "zero"),
         ("megatron", {"tp": 2, "ep": 2, "sequence_parallel": False}, "sequence_parallel"),
+        ("megatron", {"tp": 2, "sequence_parallel": False}, "sequence_parallel"),
+        *(("megatron", {"zero": zero, "ep": 2, "fsdp_shard": 4}, "fsdp_shard") for zero in (2, 3)),
         ("deepspeed", {"zero": 3, "pp": 2}, "zero"),
         ("deepspeed", {"tp": 2, "ep": 2, "gradient_dtype": "bf16"}, "sequence_parallel"),
         ("deepspeed", {"tp": 2, "ep": 2, "etp": 2, "sequence_parallel": False, "zero": 1}, "etp"),
@@ -138,6 +140,8 @@ def test_a_target_refuses_by_knob(target, settings, knob):
         ("megatron", {"rank_order": "tp-cp-pp-dp", "ep": 2}),
         ("megatron", {"rank_order": "tp-cp-pp-dp", "pp": 2, "ep": 1}),
         ("megatron", {"zero": 1, "ep": 4, "fsdp_shard": 4}),
+        ("megatron", {"zero": 3, "ep": 2}),
+        ("megatron", {"zero": 3, "fsdp_shard": 4}),
         ("megatron", {"precision": "mxfp8", "recompute": "selective"}),
         ("deepspeed", {"offload": Offload(optimizer=0.5), "zero": 3}),
         ("deepspeed", {"offload": Offload(activations=1.0), "recompute": "full", "zero": 1}),
@@ -158,6 +162,8 @@ def test_layers_that_a_stage_repeats_are_told_of_that_stage():
 
 FOUR = Cluster.of("h100-sxm-80gb", nodes=1, gpus_per_node=4)
 HYBRID = Model(name="hybrid", layers=4, pattern="M*M-", hidden=512, heads=8, seq=256, ssm_state=64, ssm_heads=16)
+GROUPED = replace(HYBRID, name="grouped", ssm_groups=3, ssm_heads=24)
+T5 = replace(models["t5-base"], name="t5 of unequal stacks", encoder_layers=8, pattern="N" * 8 + "C" * 16)
 ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
 
 
@@ -193,6 +199,19 @@ ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
         (HYBRID, "megatron", {"pp": 2}, None),
         (HYBRID, "megatron", {"pp": 2, "virtual_stages": 2}, "plan.schedule"),
         (HYBRID, "megatron", {"pp": 2, "stage_layers": (3, 1)}, "plan.stage_layers"),
+        (HYBRID, "megatron", {"tp": 2, "cp": 2}, None),
+        (replace(HYBRID, ssm_groups=1), "megatron", {"tp": 2}, "plan.tp"),
+        (replace(HYBRID, ssm_groups=1), "megatron", {"cp": 4}, None),
+        (GROUPED, "megatron", {"cp": 2}, "plan.cp"),
+        (replace(HYBRID, ssm_heads=12), "megatron", {"precision": "mxfp8"}, "plan.precision"),
+        *((replace(HYBRID, ssm_heads=12), "megatron", {"precision": kind}, None) for kind in ("bf16", "nvfp4")),
+        (HYBRID, "megatron", {"precision": "fp8"}, None),
+        *((name, "megatron", {"cp": 2}, "plan.cp") for name in ("gpt-22b", "mistral-7b", "gpt-oss-20b")),
+        ("llama3.2-1b", "megatron", {"cp": 2}, None),
+        ("t5-base", "megatron", {"pp": 2}, "plan.pp"),
+        ("t5-base", "megatron", {"recompute": "full", "recompute_layers": 2}, "plan.recompute_layers"),
+        ("t5-base", "megatron", {"recompute": "full"}, None),
+        (T5, "megatron", {}, "model"),
     ],
 )
 def test_layers_that_a_target_has_not(model, target, settings, path):
