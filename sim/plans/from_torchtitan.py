@@ -12,7 +12,7 @@ from sim.plans.flags import Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, other_sizes, quotient
 from sim.plans.targets import SCHEDULE_NAMES
-from sim.plans.torchtitan import MAIN, PIECES, RELEASE
+from sim.plans.torchtitan import GRAPHED, MAIN, PIECES, RELEASE, graphed
 from sim.schedules import Schedule
 from sim.specs import InputError, Model
 from sim.specs.pipelines import PIPELINES
@@ -51,7 +51,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
     schedule = _schedule(flags, degrees["pp"], model, order)
     batches = _batches(flags, degrees, model)
     layers, told = _layers(flags, schedule, degrees["pp"], model)
-    flags.given("training.disable_cuda_graphs")
+    captured = not flags.given("training.disable_cuda_graphs") and graphed(degrees["pp"], degrees["ep"])
     sequence_parallel, compiled = _sequence_parallel(flags, degrees["tp"]), _compiled(flags)
     in_pieces = flags.given(f"compile.{PIECES}")
     if in_pieces and not compiled:
@@ -73,6 +73,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
         "" if degrees["dp"] else "data-parallel ranks: what the number of processes leaves",
         "" if recompute else f"recompute {DEFAULT_RECOMPUTE}: torchtitan's default where no checkpointing is chosen",
         told,
+        GRAPHED if captured else "",
         *(note for name in LENGTHS for note in other_sizes(flags, model, seq=name)),
     )
 

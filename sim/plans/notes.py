@@ -6,7 +6,7 @@ from typing import Any
 from sim.costs.layers.block import repeats_some
 from sim.engine.step import Step
 from sim.plans.targets import RUN_BY_TORCH, deepspeed_overlaps
-from sim.plans.torchtitan import in_pieces
+from sim.plans.torchtitan import GRAPHED, graphed, in_pieces
 from sim.specs import Model, Plan
 from sim.specs.job import Target
 
@@ -48,6 +48,8 @@ def notes(step: Step, target: Target) -> Iterator[str]:
         plan = step.placed.at(0).plan.but(framework="torch")
         said = {"tp_comm_overlap": True} if target == "torchtitan-0.3" and in_pieces(plan) else {}
         yield from _differing(step.model, plan, {**OF_TORCHTITAN, **said}, "torchtitan")
+        if graphed(plan.pp, plan.ep):
+            yield GRAPHED
         if step.model.table:
             yield _traced(step.model, "torchtitan")
         elif strange := _strange(step.model):

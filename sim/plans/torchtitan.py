@@ -109,9 +109,20 @@ def degrees(made: Exported) -> Settings:
         found["parallelism.expert_parallel_degree"] = plan.ep
     # Trainer.Config._validate_cuda_graphs: what a graph captures knows no pipeline, and nothing that asks the host how
     # many tokens each expert has, as all but two dispatchers of experts do.
-    if plan.pp > 1 or plan.ep > 1:
+    if not graphed(plan.pp, plan.ep):
         found["training.disable_cuda_graphs"] = True
     return found
+
+
+GRAPHED = (
+    "predicted with kernels launched one by one: torchtitan captures the passes of a step in a CUDA graph, "
+    "unless training.disable_cuda_graphs is set"
+)
+
+
+def graphed(pp: int, ep: int) -> bool:
+    """Return whether torchtitan can capture the passes of a step in a CUDA graph, as it does by default."""
+    return pp == 1 and ep == 1
 
 
 def in_tokens(made: Exported) -> Settings:
