@@ -57,6 +57,13 @@ ASSERTED = (
         lambda a: among(a.mamba and a.ssm_columns % 16 > 0) & np.isin(a.precision, ("fp8", "mxfp8")),
         lambda a: f"another one: the {a.ssm_columns} columns into a Mamba layer are no multiple of 16 (Megatron-LM)",
     ),
+    # core/transformer/transformer_block.py offloads, core/ssm/mamba_block.py does not.
+    Limit(
+        "offload",
+        "Megatron-LM's Mamba offloads no layers",
+        lambda a: among(a.mamba and a.share("activations") > 0),
+        lambda a: "a share of the optimizer alone (Megatron-LM's Mamba)",
+    ),
     # Megatron-LM's pretrain_t5.py: "Pipeline parallelism is not supported for T5", and num_layers is of either stack.
     Limit(
         "pp",

@@ -72,6 +72,9 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
     stated = [name for name in OF_PROGRAMS if getattr(plan, name) != getattr(usual, name)]
     if kernels := ", ".join(f"plan.{name} {_said(getattr(plan, name))}" for name in stated):
         yield f"predicted with {kernels}: DeepSpeed's configuration does not say so, the program decides"
+    if plan.recompute == "full" and (plan.pp == 1 or plan.offload.activations):
+        calls = "configure" if plan.pp > 1 else "configure, and checkpoint for every layer"
+        yield f"DeepSpeed's engine reads activation_checkpointing nowhere: the program calls its checkpointing.{calls}"
     if plan.pp > 1:
         if not plan.blocking_sends:
             yield "predicted with blocking_sends false: DeepSpeed's pipeline stands still while it sends (p2p.py)"
@@ -119,6 +122,8 @@ def _of_megatron(model: Model, plan: Plan) -> Iterator[str]:
     if not model.table and model.family != "vit" and model.vocab % share:
         padded = -(-model.vocab // share) * share
         yield f"predicted with model.vocab {model.vocab}: Megatron-LM pads it to {padded}, a multiple of {share}"
+    if plan.zero == 3 and "M" in model.pattern:  # core/distributed/fsdp/mcore_fsdp_adapter.py, fsdp_unit_modules
+        yield "Megatron-FSDP frees the gathered weights of TransformerLayer alone: the program must name MambaLayer too"
     # megatron/training/arguments.py asserts either.
     if plan.zero > 1:
         yield "CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP"

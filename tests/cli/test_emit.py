@@ -84,6 +84,20 @@ def test_notes_say_what_deepspeed_does_whatever_the_plan_says(trainsim, job):
     assert "overlap_dp" in trainsim("emit", job("global_batch: 32, zero: 1"), "--to", "deepspeed")[2]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("recompute: full", "configure, and checkpoint for every layer"),
+        ("pp: 2, recompute: full, offload: {activations: 1}", "the program calls its checkpointing.configure\n"),
+        ("pp: 2, recompute: full", None),
+        ("zero: 1", None),
+    ],
+)
+def test_what_deepspeed_leaves_of_recompute_to_the_program_is_said(trainsim, job, settings, said):
+    told = trainsim("emit", job(f"global_batch: 32, gradient_dtype: bf16, {settings}"), "--to", "deepspeed")[2]
+    assert said in told if said else "checkpointing" not in told
+
+
 def test_a_share_of_gradients_that_deepspeed_cannot_state_is_said(trainsim, job):
     """Its configuration has none: read back, the plan would be another one without a word."""
     for share, said in ((0.3, True), (1, False), (0, False)):

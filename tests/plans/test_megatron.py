@@ -67,6 +67,8 @@ def test_what_a_plan_needs_is_said(model, plan, said):
         ({"qk_norm": True, "whole_qk_norm": True}, {}, ("no layers with model.whole_qk_norm true",)),
         ({"block_norms": 4}, {}, ("no layers with model.block_norms 4",)),
         ({"qk_norm": True}, {}, ()),
+        ({"pattern": "M*M-M*M-"}, {"zero": 3}, ("MAX_CONNECTIONS must not be 1", "the program must name MambaLayer")),
+        ({"pattern": "M*M-M*M-"}, {"zero": 1}, ()),
         ({}, {"blocking_sends": True, "tp_overlap": False}, ()),
         ({}, {"tp": 2, "pp": 2}, ("MAX_CONNECTIONS must be 1",)),
     ],

@@ -206,6 +206,8 @@ ODD = Model(name="odd", layers=4, hidden=512, heads=8, seq=250)
         (replace(HYBRID, ssm_heads=12), "megatron", {"precision": "mxfp8"}, "plan.precision"),
         *((replace(HYBRID, ssm_heads=12), "megatron", {"precision": kind}, None) for kind in ("bf16", "nvfp4")),
         (HYBRID, "megatron", {"precision": "fp8"}, None),
+        (HYBRID, "megatron", {"offload": Offload(activations=0.5)}, "plan.offload"),
+        (HYBRID, "megatron", {"offload": Offload(optimizer=0.5)}, None),
         *((name, "megatron", {"cp": 2}, "plan.cp") for name in ("gpt-22b", "mistral-7b", "gpt-oss-20b")),
         ("llama3.2-1b", "megatron", {"cp": 2}, None),
         ("t5-base", "megatron", {"pp": 2}, "plan.pp"),
