@@ -98,6 +98,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         # A checkpoint every so many layers keeps less between the passes, and more while a piece is made again.
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
         modules,
+        _recipe(flags),
         *experts,
         *other,
     )
@@ -287,6 +288,13 @@ def _offload(flags: Flags, layers: int) -> Mapping[str, object]:
         flags.given("use_precision_aware_optimizer")
     optimizer = fraction if flags.given("optimizer_cpu_offload") else 0.0
     return {"offload": {"optimizer": optimizer, "activations": moved / layers if moved else 0.0}}
+
+
+def _recipe(flags: Flags) -> str:
+    """Return a note where 8 bits are scaled otherwise than a plan's fp8, which is Megatron-LM's default."""
+    recipe = flags.text("fp8_recipe", "delayed")
+    other = recipe in ("tensorwise", "blockwise") and any(name in flags for name in LOW[:2])
+    return f"{flags.place('fp8_recipe')} {recipe}: taken as precision fp8, with delayed scaling" if other else ""
 
 
 def _precision(flags: Flags) -> Mapping[str, object]:

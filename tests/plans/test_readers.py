@@ -30,6 +30,23 @@ def test_megatrons_script():
 
 
 @pytest.mark.parametrize(
+    ("words", "precision", "noted"),
+    [
+        ("--fp8-format hybrid --fp8-recipe blockwise", "fp8", True),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8", True),
+        ("--fp8-format hybrid --fp8-recipe delayed", "fp8", False),
+        ("--fp8-format hybrid", "fp8", False),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8", False),
+        ("--fp8-recipe blockwise", "bf16", False),
+    ],
+)
+def test_other_scaling_than_a_plans_fp8_is_noted(words, precision, noted):
+    found = read_plan(f"--global-batch-size 64 --bf16 {words}", "megatron")
+    assert found.plan.precision == precision
+    assert any("with delayed scaling" in note for note in found.notes) is noted
+
+
+@pytest.mark.parametrize(
     ("words", "beside"),
     [
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", True),
