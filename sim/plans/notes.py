@@ -72,6 +72,8 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
     stated = [name for name in OF_PROGRAMS if getattr(plan, name) != getattr(usual, name)]
     if kernels := ", ".join(f"plan.{name} {_said(getattr(plan, name))}" for name in stated):
         yield f"predicted with {kernels}: DeepSpeed's configuration does not say so, the program decides"
+    if plan.ep > 1 and (step.model.mlp_bias or not step.model.gated_mlp):  # deepspeed/moe/ep_experts.py, GroupedExperts
+        yield f"DeepSpeed's AutoEP has gated experts without biases: those of {step.model.name} must be added to it"
     if plan.recompute == "full" and (plan.pp == 1 or plan.offload.activations):
         calls = "configure" if plan.pp > 1 else "configure, and checkpoint for every layer"
         yield f"DeepSpeed's engine reads activation_checkpointing nowhere: the program calls its checkpointing.{calls}"

@@ -10,7 +10,7 @@ from sim.plans import EXPORTERS
 from sim.plans.importing import read_plan
 from sim.plans.notes import notes
 from sim.plans.torchtitan import GRAPHED
-from sim.specs import Cluster, Plan
+from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import models
 from tests.contracts.exporter import ExporterContract
 
@@ -78,3 +78,17 @@ def test_torchtitans_graph_of_a_step_is_noted_where_it_makes_one(target):
         assert (GRAPHED in read_plan(text, "torchtitan", untied).notes) is captured
     off = "--training.local_batch_size 1 --training.global_batch_size 64 --training.disable_cuda_graphs"
     assert GRAPHED not in read_plan(off, "torchtitan").notes
+
+
+@pytest.mark.parametrize(
+    ("parts", "ep", "said"),
+    [({}, 2, False), ({"mlp_bias": True}, 2, True), ({"gated_mlp": False}, 2, True), ({"mlp_bias": True}, 1, False)],
+)
+def test_experts_that_deepspeed_does_not_spread_are_noted(parts, ep, said):
+    model = Model(
+        **{"name": "m", "layers": 4, "hidden": 512, "heads": 8, "seq": 256, "norm": "rmsnorm", "gated_mlp": True}
+        | {"experts": 4, "experts_per_token": 2, "moe_ffn": 512}
+        | parts
+    )
+    step = sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8, zero=1, ep=ep))
+    assert any("those of m must be added" in note for note in notes(step, "deepspeed")) is said
