@@ -145,7 +145,7 @@ class Entries(Mapping[str, T], Generic[T]):
         self._kind, self._reader = kind, reader
 
     def __getitem__(self, name: str) -> T:
-        return self._reader(name)
+        return self._reader(str(name))
 
     def __contains__(self, name: object) -> bool:
         return name in names(self._kind)

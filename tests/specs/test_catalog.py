@@ -192,3 +192,9 @@ def test_every_number_of_every_kind_has_a_source(file):
 
 def test_a_number_without_source_is_found():
     assert list(unsourced({"a": [1], "b": {"source": "a book of 1999", "value": 2}})) == [".a[0]"]
+
+
+@pytest.mark.parametrize("name", [3, None, ("gpt2",)])
+def test_what_is_no_name_is_refused_as_an_unknown_one(name):
+    with pytest.raises(InputError, match="device: got .*; allowed: one of a100"):
+        devices[name]
