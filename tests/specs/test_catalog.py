@@ -196,5 +196,5 @@ def test_a_number_without_source_is_found():
 
 @pytest.mark.parametrize("name", [3, None, ("gpt2",)])
 def test_what_is_no_name_is_refused_as_an_unknown_one(name):
-    with pytest.raises(InputError, match="device: got .*; allowed: one of a100"):
+    with pytest.raises(InputError, match=r"device: got .*; allowed: one of a100"):
         devices[name]
