@@ -29,16 +29,16 @@ ASSERTED = (
         lambda a: f"1, or half a divisor of the {a.seq} tokens of a sequence (Megatron-LM)",
     ),
     # TransformerEngine 2.9 to 2.11, as megatron-core asks for, below pytorch/attention/dot_product_attention/: utils.py
-    # "Disabling UnfusedDotProductAttention as it does not support context parallelism"; context_parallel.py takes
-    # windows with all-gathers or exchanges of heads alone (`cp_comm_type`), sinks with the latter; a plan's is p2p.
+    # leaves the unfused kernels out with context parallelism; context_parallel.py takes windows with all-gathers or
+    # exchanges of heads alone (`cp_comm_type`), sinks with the latter; a plan's is p2p.
     Limit(
         "cp",
         "Megatron-LM's ring takes no stored scores, windows and sinks",
         lambda a: (np.asarray(a.cp) > 1) & (a.eager or a.masked),
         lambda a: "1 with attention that stores its scores, or has sliding windows or sinks (Megatron-LM's ring)",
     ),
-    # core/ssm/mamba_mixer.py: "ngroups must be evenly divisible by tp_size"; core/ssm/mamba_context_parallel.py: ranks
-    # share groups, or have several each; mamba_mixer.py: "must be a multiple of 16" for fp8.
+    # core/ssm/mamba_mixer.py gives every tensor-parallel rank as many groups, and fp8 columns in sixteens; of context-
+    # parallel ranks several share a group, or have several each (core/ssm/mamba_context_parallel.py).
     Limit(
         "tp",
         "Megatron-LM splits no group of Mamba's states",
@@ -64,7 +64,7 @@ ASSERTED = (
         lambda a: among(a.mamba and a.share("activations") > 0),
         lambda a: "a share of the optimizer alone (Megatron-LM's Mamba)",
     ),
-    # Megatron-LM's pretrain_t5.py: "Pipeline parallelism is not supported for T5", and num_layers is of either stack.
+    # Megatron-LM's pretrain_t5.py stops with pp > 1, and its num_layers is of either stack.
     Limit(
         "pp",
         "Megatron-LM's T5 has no pipeline",

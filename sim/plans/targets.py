@@ -170,8 +170,7 @@ MEGATRON = (
     ),
     # core/parallel_state.py, initialize_model_parallel: "Now we support tp-dp-pp and tp-pp-dp orders".
     _order(("tp-cp-dp-pp", "tp-cp-pp-dp"), "Megatron-LM's orders are tp-dp-pp and tp-pp-dp"),
-    # core/transformer/moe/moe_layer.py, MoELayer.forward raises "if MoE and tensor parallelism are enabled without also
-    # enabling sequence parallelism", spread or not.
+    # core/transformer/moe/moe_layer.py: MoELayer.forward refuses to train otherwise, whether experts are spread or not.
     Limit(
         "sequence_parallel",
         "Megatron-LM's experts with tp > 1 need sequence parallelism",

@@ -3,6 +3,7 @@
 Against NVIDIA's public runs, which nothing else is fitted to.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import hypot, log, sqrt
@@ -14,6 +15,7 @@ from calibration.published.relatives import CROSSED
 from sim.costs.profile import Z80
 from sim.engine.certainty import EXPERTS_SIGMA_LOG
 from sim.specs.fields import InputError
+from sim.validation.fit import spread
 from sim.validation.predict import elsewhere
 from sim.validation.table import read_runs
 from sim.validation.translate import Case, translate
@@ -53,12 +55,10 @@ def runs() -> list[Run]:
 
 def needed(runs: list[Run], term: float) -> float:
     """Return what the intervals need in place of `term` to hold 80 % of the runs, every model counting the same."""
-    names = [run.model for run in runs]
-    weights = np.array([1 / names.count(name) for name in names])
-    # What a run lies beyond its other terms, in the same measure as they: |error| <= Z80 hypot(others, term).
-    beyond = [sqrt(max(0.0, (run.error / Z80) ** 2 - run.sigma**2 + term**2)) for run in runs]
-    order = np.argsort(beyond)
-    return float(np.array(beyond)[order][np.searchsorted(np.cumsum(weights[order]) / weights.sum(), 0.8 - 1e-9)])
+    beyond = defaultdict[str, list[float]](list)
+    for run in runs:  # what it lies beyond its other terms: |error| <= Z80 hypot(others, needed)
+        beyond[run.model].append(sqrt(max(0.0, run.error**2 - Z80**2 * (run.sigma**2 - term**2))))
+    return spread([np.array(each) for each in beyond.values()])
 
 
 def held(runs: list[Run], term: float, instead: Callable[[Run], float]) -> float:
