@@ -65,6 +65,9 @@ def _of_deepspeed(step: Step) -> Iterator[str]:
     plan = step.placed.at(0).plan
     if plan.overlap_dp and step.placed.dp > 1 and not deepspeed_overlaps(plan):
         yield "predicted with overlap_dp true: this plan's gradients DeepSpeed reduces after the backward pass"
+    # runtime/zero/stage_1_and_2.py, `allreduce_bucket`; runtime/engine.py, `buffered_allreduce_fallback`.
+    if plan.zero in (1, 2) and step.placed.dp > 1:
+        yield f"predicted with gradients reduced into ZeRO-{plan.zero}'s shards: DeepSpeed all-reduces them by default"
     if plan.offload.gradients not in (0, plan.offload.optimizer):
         share = f"{plan.offload.gradients:g}"
         yield f"predicted with offload.gradients {share}: DeepSpeed has no such share, gradients follow the optimizer's"

@@ -78,7 +78,9 @@ def test_notes_say_what_deepspeed_does_whatever_the_plan_says(trainsim, job):
     for word in ("overlap_dp true", "blocking_sends false", "num_stages=4"):
         assert word in said
     own = PLANS["deepspeed"] + ", overlap_dp: false, blocking_sends: true"
-    assert len(trainsim("emit", job(own), "--to", "deepspeed")[2].splitlines()) == 1
+    notes = trainsim("emit", job(own), "--to", "deepspeed")[2].splitlines()
+    assert len(notes) == 2 and "ZeRO-1's shards: DeepSpeed all-reduces" in notes[0] and "num_stages" in notes[1]
+    assert "all-reduces" not in trainsim("emit", job("global_batch: 32, zero: 3"), "--to", "deepspeed")[2]
     for words in ("zero: 2", "zero: 1, gradient_dtype: bf16"):
         assert "overlap_dp" not in trainsim("emit", job(f"global_batch: 32, {words}"), "--to", "deepspeed")[2]
     assert "overlap_dp" in trainsim("emit", job("global_batch: 32, zero: 1"), "--to", "deepspeed")[2]
