@@ -11,14 +11,15 @@ from functools import lru_cache
 
 from sim.costs import kernels, memory, volume
 from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, minimum, symbol
-from sim.costs.collectives import Group, send
+from sim.costs.collectives import Group
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
 from sim.costs.layers.issue import halves, head_issue, host_seconds, lead_of_backward, runs_ahead
-from sim.costs.layers.ops import COMMUNICATION, Op, exposed, native, sequence_parallel, total, tp, tp_group
+from sim.costs.layers.ops import COMMUNICATION, Op, exposed, native, total, tp
 from sim.costs.layers.power import throttled
 from sim.costs.layers.structure import Structure
+from sim.costs.messages import received, waits
 from sim.costs.overlap import COVERED, Cover, beside_last, beyond, covers, ends_of_passes, in_turn, overlapped
 from sim.costs.pairs import pair_outputs
 from sim.costs.profile import ADAM_TENSORS
@@ -380,35 +381,14 @@ def states(structure: Structure) -> dict[str, Expr]:
     return out
 
 
-def sends_whole() -> Expr:
-    """Return 1 where every rank sends all of a boundary, which it has; 0 where each sends its part, and without
-    sequence parallelism the receivers gather the whole."""
-    return (1 - symbol("scatter_gather")) * (1 - sequence_parallel)
-
-
-def messages(e: Mapping[str, Expr]) -> tuple[Expr, Expr, Expr]:
-    """Return the bytes of a boundary message, the share of a pipeline's hops that leave a node, and their number."""
-    return e["boundary_buffer_bytes"] / 2 * (1 + sends_whole() * (tp - 1)), symbol("pp_inter"), symbol("pp") - 1
-
-
 def expressions(structure: Structure) -> dict[str, Expr]:
     """Return every output of the stage model as an expression."""
     inner = chunk(structure)
     first, last = phases(ends.embedding(structure)), head(structure, inner)
     head_kept, head_beside = memory.head_bytes(structure)
-    several = minimum(1, pp - 1)
-    whole = sends_whole()
     boundary = ends.boundary_bytes(structure)
-    whole_again = (1 - sequence_parallel) * tp_group.all_gather(boundary)
-    entering, leaving = (
-        several * ((1 - whole) * (send(boundary / tp, inter) + whole_again) + whole * send(boundary, inter))
-        for inter in (symbol("pp_inter"), symbol("pp_inter_out"))
-    )
-    # A pass that blocks waits for what it receives and for what it sends; the first and the last for one of the two.
-    blocking, between = symbol("blocking_sends"), minimum(1, pp * symbol("virtual_stages") - 2)
-    for phase in ("forward_pp", "input_pp"):
-        inner[phase] = blocking * (between * entering + leaving)
-        first[phase], last[phase] = -between * blocking * entering, -between * blocking * leaving
+    for phase, (any_chunk, at_first, at_last) in waits(boundary).items():
+        inner[phase], first[phase], last[phase] = any_chunk, at_first, at_last
     held_all = states(structure)
     update = {where: held_all[f"optimizer_{where}"] for where in held(structure)}
     late = late_updates(structure, update)
@@ -422,15 +402,15 @@ def expressions(structure: Structure) -> dict[str, Expr]:
         | pair_outputs()
         | {f"optimizer_{at}": update[at] + late[at] + symbol("step_overhead_s") for at in update}
         | {
-            "send": (1 - blocking) * entering,
+            "send": (1 - symbol("blocking_sends")) * received(boundary, symbol("pp_inter")),
             "layers": _layers(structure),
             "dp_apart": symbol("dp_apart"),
             "tied_reduce": tied_reduce(structure),
             "saved_embedding_bytes": memory.embedding_bytes(structure),
             "saved_head_bytes": head_kept,
             "head_temporary_bytes": head_beside,
-            "workspace_bytes": symbol("workspace_bytes") + 0 * several,
-            "boundary_buffer_bytes": several * 2 * boundary / tp,
+            "workspace_bytes": symbol("workspace_bytes") + 0 * pp,
+            "boundary_buffer_bytes": minimum(1, pp - 1) * 2 * boundary / tp,
         }
     )
 

@@ -9,6 +9,7 @@ from sim.costs.algebra import Compiled, Expr, compile_expressions, maximum, mini
 from sim.costs.collectives import mean_over_last, slowest_over_mean
 from sim.costs.layers.ops import COMMUNICATION
 from sim.costs.layers.structure import Structure
+from sim.costs.messages import messages
 from sim.costs.pairs import computed, most_hidden
 from sim.engine.assembly import HELD
 from sim.engine.delayed import delayed_ways, least_slower
@@ -344,7 +345,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
         weight=e["weight_compute"], embedding_weight=e["embedding_weight_compute"],
         head_weight=e["head_weight_compute"],
         send=e["send"] - own_ends(e) / 2,
-        slowest=(1 - symbol("blocking_sends")) * slowest_over_mean(*stage.messages(e)),
+        slowest=(1 - symbol("blocking_sends")) * slowest_over_mean(*messages(e)),
         ranks=symbol("pp"), chunks=symbol("virtual_stages"), microbatches=symbol("microbatches"),
         maximum=maximum, minimum=minimum, group=symbol("microbatch_group_size"),
     )  # fmt: skip
@@ -352,7 +353,7 @@ def _times(e: Mapping[str, Expr]) -> Times:
 
 def _least(t: Times, e: Mapping[str, Expr]) -> Times:
     """Return times for a bound: of messages only the mean is known, and between some ranks they may be shorter."""
-    longer, blocking = mean_over_last(*stage.messages(e)), symbol("blocking_sends")
+    longer, blocking = mean_over_last(*messages(e)), symbol("blocking_sends")
     waits, spared = 2 * blocking * maximum(0, longer), e.get("backward_spared", 0)
     ends = {f"{end}_backward": e.get(f"{end}_backward_spared", 0) for end in ("embedding", "head")}
     least = {"forward": t.forward - waits, "backward": t.backward - waits - spared, "longer": (1 - blocking) * longer}

@@ -336,13 +336,14 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     """Return what follows from the software that a row's techniques point to; the columns do not name it.
 
     Megatron-LM has reduced gradients beside the backward pass since 2023, when attention was fused already, and had
-    Megatron-Core's layers by the end of that year. fp16 with
-    a sharded optimizer is DeepSpeed's engine (Megatron-LM's own came with bf16), which waits for every
-    pipeline message and runs Megatron-LM's layers from before their reductions were asynchronous. Its messages count as
-    sent whole, which is half true: 0.5.1 splits those of the forward pass over the tensor-parallel ranks, 0.5.8 those
-    of both. Fully sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to the sum in the
-    product. Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32 (its
-    `arguments.py`, `accumulate_allreduce_grads_in_fp32`).
+    Megatron-Core's layers by the end of that year. fp16 with a sharded optimizer is DeepSpeed's engine (Megatron-LM's
+    own came with bf16), which waits for every pipeline message and runs Megatron-LM's layers from before their
+    reductions were asynchronous. Tensor-parallel ranks send a part of a message each, as in all of DeepSpeed since
+    0.5.4 (October 2021; before, those of the forward pass alone: `runtime/pipe/engine.py`). Its ZeRO-1 all-reduces
+    16-bit gradients (`zero/stage_1_and_2.py`, `allreduce_bucket`), which moves as many bytes as what is counted, fp32
+    ones reduced into shards. Fully sharded parameters are PyTorch's FSDP. Neither of these two adds weight gradients to
+    the sum in the product. Megatron-LM sums and reduces gradients in the parameters' type; only bf16 makes that fp32
+    (its `arguments.py`, `accumulate_allreduce_grads_in_fp32`).
     """
     if row.fsdp_shard:
         return {"framework": "torch", "fused_wgrad": False}
@@ -353,8 +354,9 @@ def _framework(row: Measured, zero: int, notes: _Notes) -> dict[str, Any]:
     if not eager:
         return narrow
     if half and zero == 1:
-        notes.texts.append("framework = DeepSpeed (fp16 with a sharded optimizer)")
-        off = dict.fromkeys(("fused_wgrad", "scatter_gather", "overlap_dp", "tp_overlap", "core_modules"), False)
+        counted = "gradients that it all-reduces in 16 bit count as reduced into shards in fp32"
+        notes.texts.append(f"framework = DeepSpeed (fp16 with a sharded optimizer); {counted}")
+        off = dict.fromkeys(("fused_wgrad", "overlap_dp", "tp_overlap", "core_modules"), False)
         return off | {"blocking_sends": True}
     notes.texts.append("overlap_dp = core_modules = false (Megatron-LM before 2023, when attention was not fused)")
     return narrow | {"overlap_dp": False, "core_modules": False}

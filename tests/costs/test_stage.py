@@ -117,6 +117,24 @@ def test_a_message_that_blocks_stops_both_its_ends():
     assert costs(m, Plan(tp=8, global_batch=8, blocking_sends=True)) == costs(m, Plan(tp=8, global_batch=8))
 
 
+@pytest.mark.parametrize("pp", [2, 4])
+def test_only_those_that_receive_a_message_in_parts_gather_it(pp):
+    """Stages at an end of the pipeline only send or only receive in a pass, and the other way round in the next."""
+    m, given = models["gpt3-175b"], {"pp": pp, "tp": 8, "global_batch": 8}
+    going, coming = (costs(m, Plan(**given, sequence_parallel=parts), nodes=4)["send"] for parts in (True, False))
+    assert coming > 1.1 * going > 0
+    c = costs(m, Plan(**given, sequence_parallel=False, blocking_sends=True), nodes=4)
+    ends = {
+        (end, way): c[f"{way}_pp"] + c[f"{end}_{way}_pp"]
+        for end in ("embedding", "head")
+        for way in ("forward", "input")
+    }
+    assert ends["embedding", "forward"] == pytest.approx(going) == ends["head", "input"]
+    assert ends["embedding", "input"] == pytest.approx(coming) == ends["head", "forward"]
+    if pp > 2:
+        assert c["forward_pp"] == c["input_pp"] == pytest.approx(coming + going)
+
+
 def test_work_is_split_over_tensor_parallel_ranks():
     m = models["gpt3-175b"]
     one, eight = (costs(m, Plan(tp=t, global_batch=8)) for t in (1, 8))
