@@ -17,7 +17,7 @@ def sends_whole() -> Expr:
 
 def messages(e: Mapping[str, Expr]) -> tuple[Expr, Expr, Expr]:
     """Return the bytes of a boundary message, the share of a pipeline's hops that leave a node, and their number."""
-    return e["boundary_buffer_bytes"] / 2 * (1 + sends_whole() * (tp - 1)), symbol("pp_inter"), symbol("pp") - 1
+    return e["boundary_buffer_bytes"] / 2 * (1 + sends_whole() * (tp - 1)), symbol("pp_inter"), pp - 1
 
 
 def received(boundary: Expr, inter: Expr) -> Expr:
