@@ -31,6 +31,8 @@ fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
 tp_comm_overlap        yes        kept      tm       false
+token_dispatcher       yes        kept      m        -
+ep_overlap             yes        kept      m        -
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
 core_modules           yes        kept      -        false

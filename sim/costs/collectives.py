@@ -88,10 +88,27 @@ class Group:
         """
         outside = (self.n - self.n_in) / self.n
         inside = (self.n_in - 1) / self.n
-        network = symbol("inter_bytes_per_s_per_node") / symbol("gpus_per_node") * symbol("inter_efficiency")
         links = symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather")
-        slowest = maximum(inside / links, outside * self.over * symbol("inter_slowdown") / network)
+        slowest = maximum(inside / links, outside * self.over * symbol("inter_slowdown") / self._part_of_network())
         return symbol("collective_slowdown") * (self._alpha() + size * slowest)
+
+    def once_per_rank(self, size: Expr, copies: Expr) -> Expr:
+        """Return the seconds in which every rank sends each row of its `size` bytes once to each of the ranks that hold
+        one of the `copies` experts of the row, which are any ranks alike.
+
+        Between nodes a row goes once to every node, where it is passed on by the links (DeepEP, arXiv 2412.19437,
+        section 3.2.2; HybridEP).
+        """
+        to_rank, to_node = (1 - (1 - part) ** copies for part in (1 / self.n, 1 / self.n_out))
+        passed = (self.n_in - 1) * self.n_out * to_rank
+        links = symbol("intra_bytes_per_s") * symbol("intra_efficiency_gather")
+        outside = (self.n_out - 1) * to_node * self.over * symbol("inter_slowdown")
+        slowest = maximum(passed / links, outside / self._part_of_network())
+        return symbol("collective_slowdown") * (self._alpha() + size * slowest)
+
+    def _part_of_network(self) -> Expr:
+        """Bytes a second of a rank's part of its node's network."""
+        return symbol("inter_bytes_per_s_per_node") / symbol("gpus_per_node") * symbol("inter_efficiency")
 
     def _time(self, size: Expr, slowest: Expr, steps: Expr) -> Expr:
         """Return start-up and wire together; slowest: seconds a byte; steps: over those of an all-reduce."""

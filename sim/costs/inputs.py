@@ -200,6 +200,8 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),
         "tp_comm_overlap": float(plan.tp_comm_overlap),
+        "ep_overlap": float(plan.ep_overlap),
+        "dispatch_once": float(plan.token_dispatcher == "deepep"),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "core": float(plan.core_modules),

@@ -19,6 +19,9 @@ class Cover(NamedTuple):
     inner: Expr
 
 
+COMPUTED = "forward_compute", "input_compute", "weight_compute", "recompute"
+"""The times of a layer's kernels in both passes."""
+
 COVERED = (
     *(f"{phase}_{x}" for phase in ("forward", "input") for x in ("compute", *COMMUNICATION)),
     "weight_compute", "recompute", "forward_host", "backward_host",
@@ -160,3 +163,23 @@ def overlapped(time: Expr, cover: Cover, pieces: Expr) -> Expr:
     """Return what stays exposed of `time`: what `cover` does not hide, or all of it without `overlap_dp`."""
     overlap_dp = symbol("overlap_dp")
     return overlap_dp * hidden_behind(time, cover, pieces) + (1 - overlap_dp) * time
+
+
+def beside_another(times: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Return what passes wait for of the experts' exchanges where these run beside the other pass of another
+    microbatch, with the plan's `ep_overlap`.
+
+    A forward and a backward that alternate hide what either exchanges (Megatron-Core's `combined_1f1b`), half of the
+    rest counting for each; those that fill and drain a pipeline, of as many microbatches as ranks, hide nothing.
+    """
+    names = "forward_ep", "input_ep"
+    cover = Cover(sum(times[name] for name in COMPUTED), 0)
+    both = sum(times[name] for name in names)
+    left = outlasts(both, cover) + slowed_beside(both, cover.compute)
+    share = symbol("ep_overlap") * alternating()
+    return {name: (1 - share) * times[name] + share * left / len(names) for name in names}
+
+
+def alternating() -> Expr:
+    """Return the share of a rank's passes between which those of two microbatches alternate."""
+    return 1 - minimum(1, symbol("pp") / symbol("microbatches"))

@@ -20,7 +20,18 @@ from sim.costs.layers.ops import COMMUNICATION, Op, exposed, native, total, tp
 from sim.costs.layers.power import throttled
 from sim.costs.layers.structure import Structure
 from sim.costs.messages import received, waits
-from sim.costs.overlap import COVERED, Cover, beside_last, beyond, covers, ends_of_passes, in_turn, overlapped
+from sim.costs.overlap import (
+    COVERED,
+    Cover,
+    alternating,
+    beside_another,
+    beside_last,
+    beyond,
+    covers,
+    ends_of_passes,
+    in_turn,
+    overlapped,
+)
 from sim.costs.pairs import pair_outputs
 from sim.costs.profile import ADAM_TENSORS
 from sim.costs.sharding import (
@@ -84,6 +95,7 @@ def layer(structure: Structure, index: int) -> dict[str, Expr]:
     for c in COMMUNICATION:
         times[f"input_{c}"] += memory.repeated * exposed(again, "recompute", c)
     times["weight_compute"] += _accumulated(index)
+    times |= beside_another(times)
     forward, backward = forward_seconds(times), backward_seconds(times) + times["recompute"]
     host = host_seconds(kind, ops, memory.repeated)
     waiting, share = _issued(*host["forward"], forward), lead_of_backward(structure)
@@ -168,6 +180,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     second = Cover(out["weight_compute"] + out["weight_host"], 0)
     first = Cover(backward.compute - second.compute, backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
+    # The forward beside a backward saves for another microbatch.
+    temporary += symbol("ep_overlap") * minimum(1, alternating() * symbol("microbatches")) * out["saved_bytes"]
     return out | {
         "forward_dp": zero3 * overlapped(gather, forward, n),
         "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),

@@ -11,6 +11,8 @@ from sim.specs import InputError, Model
 SPLITS = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
 )  # fmt: skip
+DISPATCHER, DISPATCHERS = "moe_token_dispatcher_type", ("allgather", "alltoall", "flex")
+"""The argument of how tokens get to their experts, and its values, the default first."""
 GROUP_SIZE = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
 """The flag, and the name of the argument behind it."""
 LOW = ("fp8_format", "fp8", "fp4_format", "fp4")
@@ -27,7 +29,7 @@ NAMES = {
     "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size", "micro_batch": "micro_batch_size",
     "global_batch": "global_batch_size", "recompute_layers": "recompute_num_layers",
     "stage_layers": "pipeline_model_parallel_layout", "virtual_stages": "num_virtual_stages_per_pipeline_rank",
-    "tp_comm_overlap": "tp_comm_overlap",
+    "tp_comm_overlap": "tp_comm_overlap", "ep_overlap": "overlap_moe_expert_parallel_comm",
 }  # fmt: skip
 """The argument behind a field of the plan."""
 
@@ -82,6 +84,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         **recompute,
         **_offload(flags, model_layers),
         **_precision(flags),
+        **_dispatcher(flags),
     }
     for name in ("overlap_param_gather", "ckpt_format", SCATTER_GATHER, f"no_{SCATTER_GATHER}"):
         flags.asked.add(name)
@@ -225,14 +228,26 @@ def _cross_entropy(flags: Flags) -> str | None:
     return "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None
 
 
+def _dispatcher(flags: Flags) -> Mapping[str, object]:
+    """Return how tokens get to their experts, and whether another microbatch's passes run beside it."""
+    kind, experts = flags.text(DISPATCHER, DISPATCHERS[0], DISPATCHERS), flags.whole("num_experts", 0, 0) > 0
+    # Both backends, as the argument of before 0.15, send a token once to a rank.
+    flags.text("moe_flex_dispatcher_backend", "deepep", ("deepep", "hybridep"))
+    flags.given("moe_enable_deepep")
+    beside = flags.given("overlap_moe_expert_parallel_comm")
+    return {
+        "token_dispatcher": "deepep" if kind == "flex" and experts else "alltoall",
+        "ep_overlap": beside and experts and flags.whole("expert_model_parallel_size", 1) > 1,
+    }
+
+
 def _experts(flags: Flags) -> list[str]:
     """Return what is simulated otherwise than the arguments say of experts."""
-    dispatcher = flags.text("moe_token_dispatcher_type", "allgather", ("allgather", "alltoall", "flex"))
     grouped = flags.given("moe_grouped_gemm")
     if not flags.whole("num_experts", 0, 0):
         return []
     notes = []
-    if dispatcher == "allgather":
+    if flags.text(DISPATCHER, DISPATCHERS[0]) == DISPATCHERS[0]:
         notes.append("--moe-token-dispatcher-type allgather, Megatron-LM's default: predicted with alltoall")
     if not grouped:
         notes.append("no --moe-grouped-gemm: predicted with grouped products of the experts")

@@ -17,14 +17,14 @@ NOTHING = Offload()
 class Asked:
     """What a plan asks of a target; the searched ones each a scalar, or all of them arrays that broadcast.
 
-    schedule and recompute are names; group: microbatches of a group of the interleaved order; shard: ranks of one
-    copy of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths;
-    hollow: one of them, not the first or the last, without any; barrier: no rank updates before all have reduced;
-    degrees, techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
-    recompute; recurrent, mamba, experts, mtp: the network has such layers, or predicts several tokens; biased: experts
-    have biases; tied: embedding and head are one; kv_heads: that attention splits; eager: it stores its scores; masked:
-    it has a sliding window or sinks; ssm_groups, ssm_columns: groups of Mamba's states, and columns of its projection
-    in; alike: both stacks of an encoder-decoder are as long; seq: tokens of a sample.
+    schedule and recompute are names; group: microbatches of a group of the interleaved order; shard: ranks of one copy
+    of what ZeRO shards; partial: these are not all data-parallel ranks; uneven: stages of different lengths; hollow:
+    one of them, not the first or the last, without any; barrier: no rank updates before all have reduced; degrees,
+    techniques: stages differ in tp, dp or micro-batch, or in anything; some_layers: not all layers of a stage
+    recompute; recurrent, mamba, experts: the network has such layers; mtp: modules by which it predicts further tokens;
+    biased: experts have biases; tied: embedding and head are one; kv_heads: that attention splits; eager: it stores its
+    scores; masked: it has a sliding window or sinks; ssm_groups, ssm_columns: groups of Mamba's states, and columns of
+    its projection in; alike: both stacks of an encoder-decoder are as long; seq: tokens of a sample.
     """
 
     tp: Any
@@ -64,12 +64,13 @@ class Asked:
     ssm_columns: int = 0
     alike: bool = True
     seq: int = 0
-    mtp: bool = False
+    mtp: int = 0
     recurrent: bool = False
     mamba: bool = False
     product_kernel: str = "library"
     recurrent_kernel: str = "cudnn"
     tempo: Any = False
+    ep_overlap: bool = False
 
     @classmethod
     def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
@@ -154,12 +155,13 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "alike": model.layers == 2 * model.encoder_layers,
         "seq": model.seq,
         "kv_heads": model.heads if model.kv_lora_rank else model.kv_heads,
-        "mtp": model.mtp_layers > 0,
+        "mtp": model.mtp_layers,
         "recurrent": bool(set(model.pattern) & set(RECURRENT)),
         "mamba": "M" in model.pattern,
         "product_kernel": plan.product_kernel,
         "recurrent_kernel": plan.recurrent_kernel,
         "tempo": plan.tempo,
+        "ep_overlap": plan.ep_overlap,
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from sim.plans.exported import Exported
 from sim.plans.orders import check_order, megatron_order
-from sim.specs import InputError, Model
+from sim.specs import InputError, Model, Plan
 
 LOW_PRECISION = {
     "fp8": {"fp8-format": "hybrid"},
@@ -19,6 +19,7 @@ EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
     "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
+    "token_dispatcher", "ep_overlap",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 
@@ -74,7 +75,7 @@ def _degrees(made: Exported) -> Words:
         yield "num-experts", made.model.experts
         yield "expert-model-parallel-size", plan.ep
         yield "expert-tensor-parallel-size", plan.etp
-        yield "moe-token-dispatcher-type", "alltoall"  # by default every rank gathers all tokens
+        yield from _dispatcher(plan)
         yield "moe-grouped-gemm", True
     yield "micro-batch-size", plan.micro_batch
     yield "global-batch-size", plan.global_batch
@@ -84,6 +85,17 @@ def _degrees(made: Exported) -> Words:
         yield "tp-comm-overlap", True
     if plan.rank_order == "tp-cp-pp-dp":
         yield "use-tp-pp-dp-mapping", True
+
+
+def _dispatcher(plan: Plan) -> Words:
+    """Yield who sends tokens to experts; by default every rank gathers all of them."""
+    if plan.token_dispatcher == "deepep":
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", "deepep"
+    else:
+        yield "moe-token-dispatcher-type", plan.token_dispatcher
+    if plan.ep_overlap and plan.ep > 1:
+        yield "overlap-moe-expert-parallel-comm", True
 
 
 def _pipeline(made: Exported) -> Words:

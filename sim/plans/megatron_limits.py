@@ -98,6 +98,14 @@ ASSERTED = (
         lambda a: among(a.biased) & (np.asarray(a.etp) > 1),
         lambda a: "1 with experts that have biases (Megatron-LM)",
     ),
+    # core/transformer/transformer_config.py: "MTP layernum only supports 1", and that with pp > 1; of networks only
+    # core/models/gpt/gpt_model.py, GPTModel, has a plan of its layers (build_schedule_plan).
+    Limit(
+        "ep_overlap",
+        "Megatron-LM hides exchanges of experts in GPTModel, of one MTP module at most, in a pipeline",
+        lambda a: (np.asarray(a.ep) > 1) & a.ep_overlap & (a.mamba | (a.mtp > 1) | ((a.mtp == 1) & (a.pp == 1))),
+        lambda a: "false with Mamba's layers, several MTP modules, or one and pp = 1 (Megatron-LM)",
+    ),
     # core/parallel_state.py, initialize_model_parallel: "When not using pp-last rank ordering, the data parallel size
     # of the attention and moe layers must be the same"; a network without experts counts cp among the latter's.
     Limit(

@@ -25,13 +25,13 @@ OF_MEGATRON: Mapping[str, Any] = {
 
 OF_TORCHTITAN: Mapping[str, Any] = {
     "fused_wgrad": False, "tp_overlap": False, "tp_comm_overlap": False, "blocking_sends": False, "core_modules": False,
-    "cross_entropy": "autograd", "attention_kernel": "flash",
+    "cross_entropy": "autograd", "attention_kernel": "flash", "ep_overlap": False,
 }  # fmt: skip
 """What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
 
 OF_PROGRAMS = (
     "framework", "core_modules", "compiled", "fused_wgrad", "tp_overlap", "tp_comm_overlap", "cross_entropy",
-    "attention_kernel", "optimizer_barrier",
+    "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
 )  # fmt: skip
 """Settings that DeepSpeed leaves to the program whose modules it wraps."""
 
@@ -50,6 +50,8 @@ def notes(step: Step, target: Target) -> Iterator[str]:
         yield from _differing(step.model, plan, {**OF_TORCHTITAN, **said}, "torchtitan")
         if graphed(plan.pp, plan.ep):
             yield GRAPHED
+        if plan.token_dispatcher == "deepep" and plan.ep > 1:  # torchtitan/models/common/config_utils.py
+            yield "predicted with plan.token_dispatcher deepep: in torchtitan the network says so, by moe_comm_backend"
         if step.model.table:
             yield _traced(step.model, "torchtitan")
         elif strange := _strange(step.model):
@@ -99,6 +101,7 @@ def _strange(model: Model) -> list[str]:
 def _differing(model: Model, plan: Plan, own: Mapping[str, Any], target: str) -> Iterator[str]:
     """Yield which settings of a plan are others than a target's `own`, of those that move anything."""
     unmoved = {"tp_overlap", "tp_comm_overlap"} if plan.tp == 1 else set()
+    unmoved |= {"ep_overlap"} if plan.ep == 1 else set()
     unmoved |= {"scatter_gather"} if plan.pp == 1 or plan.tp == 1 or plan.sequence_parallel else set()
     unmoved |= {"blocking_sends"} if plan.pp == 1 else set()
     unmoved |= {"attention_kernel"} if model.attention == "eager" or plan.attention_kernel != "flash-1" else set()

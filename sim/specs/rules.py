@@ -117,6 +117,11 @@ def _near_mesh(model: Model, s: Spread) -> str:
     return "; no pp does" + (f": nearest tp {nearest(s.tp, other)}" if other else ", nor any tp beside this one")
 
 
+def _paired(s: Spread) -> Any:
+    """Return whether a forward of one microbatch follows every backward of another, or may run beside it."""
+    return s.interleaved | ((np.asarray(s.pp) == 1) & np.isin(s.schedule, ("none", "1f1b")))
+
+
 def _near_ring(model: Model, s: Spread) -> str:
     good = [d for d in divisors(s.gpus) if s.gpus % (s.tp * d) == 0]
     return f"; nearest cp {nearest(s.cp, good)}" if good else f"; no cp does beside tp {s.tp}"
@@ -339,6 +344,19 @@ RULES: tuple[Rule, ...] = (
         "tp_comm_overlap without sequence parallelism",
         lambda m, s: np.logical_and(s.tp_comm_overlap, (s.tp > 1) & np.logical_not(s.sequence_parallel)),
         lambda m, s: "false without sequence_parallel, which it cuts the traffic of",
+        switched=True,
+    ),
+    Rule(
+        "ep_overlap",
+        "ep_overlap in an order that pairs no passes",
+        lambda m, s: np.logical_and(s.ep_overlap, (s.ep > 1) & ~_paired(s)),
+        lambda m, s: f"false with schedule {s.schedule}: interleaved, or none on one pipeline rank, pair passes",
+    ),
+    Rule(
+        "ep_overlap",
+        "ep_overlap with full recompute",
+        lambda m, s: np.logical_and(s.ep_overlap, (s.ep > 1) & s.repeats & np.logical_not(s.selective)),
+        lambda m, s: "false with recompute full: the exchanges are made again in the backward pass",
         switched=True,
     ),
     Rule(

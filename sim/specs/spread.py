@@ -38,6 +38,7 @@ class Spread:
     repeated: int = 0
     tempo: Any = False
     tp_comm_overlap: Any = False
+    ep_overlap: Any = False
 
     @classmethod
     def of(cls, plan: "Plan", cluster: Cluster, gpus: int = 0) -> "Spread":
@@ -64,6 +65,7 @@ class Spread:
             repeated=plan.recompute_layers or 0,
             tempo=plan.tempo,
             tp_comm_overlap=plan.tp_comm_overlap,
+            ep_overlap=plan.ep_overlap,
         )
 
     @cached_property

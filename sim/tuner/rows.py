@@ -126,6 +126,7 @@ def _spread(rows: Rows, schedule: int) -> Spread:
         tp=c["tp"], pp=c["pp"], virtual_stages=c["virtual_stages"], dp=c["dp"], cp=c["cp"], ep=c["ep"],
         global_batch=c["global_batch"], micro_batch=c["micro_batch"], tempo=rows.each(lambda s: s.plan.tempo, bool),
         tp_comm_overlap=rows.each(lambda s: s.plan.tp_comm_overlap, bool),
+        ep_overlap=rows.each(lambda s: s.plan.ep_overlap, bool),
     )  # fmt: skip
 
 

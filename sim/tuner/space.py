@@ -52,9 +52,9 @@ PRECISIONS = tuple(precisions)
 
 KEPT = (
     "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "fused_wgrad", "scatter_gather",
-    "tp_overlap", "tp_comm_overlap", "blocking_sends", "offload", "framework", "core_modules", "cross_entropy", "etp",
-    "fsdp_shard", "rank_order", "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year",
-    "optimizer_barrier",
+    "tp_overlap", "tp_comm_overlap", "token_dispatcher", "ep_overlap", "blocking_sends", "offload", "framework",
+    "core_modules", "cross_entropy", "etp", "fsdp_shard", "rank_order", "attention_kernel", "product_kernel",
+    "recurrent_kernel", "tempo", "software_year", "optimizer_barrier",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 
@@ -185,7 +185,7 @@ def _spread(cluster: Cluster, global_batch: int, kept: Mapping[str, Any], shape:
         tp=shape["tp"], pp=shape["pp"], virtual_stages=shape["virtual_stages"], dp=shape["dp"],
         micro_batch=shape["micro_batch"], global_batch=global_batch, group=shape["pp"], sequence_parallel=np.False_,
         schedule=np.array(ORDERS)[shape["schedule"]], tempo=shape["tempo"] > 0,
-        tp_comm_overlap=kept.get("tp_comm_overlap", False),
+        tp_comm_overlap=kept.get("tp_comm_overlap", False), ep_overlap=kept.get("ep_overlap", False),
     )  # fmt: skip
 
 
@@ -317,6 +317,7 @@ def _legal(
     switched = replace(
         spread, zero=zero[:, None], sequence_parallel=sp > 0,
         selective=(recompute == RECOMPUTE.index("selective"))[:, None, None],
+        repeats=(recompute > RECOMPUTE.index("none"))[:, None, None],
     )  # fmt: skip
     legal = np.ones((len(spread.tp), len(recompute), len(zero), len(sp)), dtype=bool)
     for rule in (rule for rule in RULES if rule.switched):  # the rows keep the others already

@@ -9,7 +9,7 @@ names say beyond the columns stands in `sim/catalog/aliases.json`.
 import json
 import re
 from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -154,13 +154,19 @@ def _facts(row: Measured) -> list[Mapping[str, Any]]:
 
 
 def _agreed(row: Measured) -> list[Mapping[str, Any]]:
-    """Return the terms whose `from` begins the row's source and whose `where` agrees with its columns."""
+    """Return the terms whose `from` begins the row's source, of no older software than `since` (a decimal year), and
+    whose `where` agrees with its columns: a value each, or a list of them."""
     return [
         fact
         for fact in _aliases()["terms"]
         if row.source.startswith(fact.get("from", ""))
-        and all(getattr(row, key) == value for key, value in fact.get("where", {}).items())
+        and (released(row.source) or 0) >= fact.get("since", 0)
+        and all(getattr(row, key) in each for key, each in _listed(fact.get("where", {})))
     ]
+
+
+def _listed(columns: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    yield from ((key, value if isinstance(value, list) else [value]) for key, value in columns.items())
 
 
 def _merged(facts: list[Mapping[str, Any]], part: str) -> dict[str, Any]:
@@ -306,7 +312,13 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
     facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
     # What a source usually runs gives way to what the row states.
-    cannot = {"tp_comm_overlap": not given["sequence_parallel"], "gradient_dtype": row.precision == "fp32"}
+    spread = bool(model.experts) and given.get("ep", 1) > 1
+    cannot = {
+        "tp_comm_overlap": not given["sequence_parallel"],
+        "gradient_dtype": row.precision == "fp32",
+        "token_dispatcher": not spread,
+        "ep_overlap": not spread or (row.pp > 1 and chunks == 1),
+    }
     return Plan(**(given | {key: value for key, value in facts.items() if not cannot.get(key)}))
 
 

@@ -151,6 +151,22 @@ def test_all_a100_ranks():
     assert error.mean() < 0.015
 
 
+def test_a_token_goes_once_to_a_rank_that_holds_several_of_its_experts():
+    """Uniformly drawn ranks: with as many as there are, one in e is not met; next to one of many, copies are apart."""
+    few, many = (Group(n, n, 1) for n in (8, 4096))
+    parts = [at(few.once_per_rank(1e9, 8), "h100-sxm-80gb") / at(few.all_to_all(8e9), "h100-sxm-80gb")]
+    parts += [at(many.once_per_rank(1e9, 8), "h100-sxm-80gb") / at(many.all_to_all(8e9), "h100-sxm-80gb")]
+    assert parts == pytest.approx([1 - (7 / 8) ** 8, 1], rel=0.01)
+    assert at(Group(1, 1, 1).once_per_rank(1e9, 8), "h100-sxm-80gb") == 0
+
+
+def test_a_token_crosses_the_network_once_to_a_node():
+    """Sixteen ranks on two nodes: half of eight copies would cross; but for one in 256 tokens, one does."""
+    group = Group(16, 8, 2)
+    once, each = (at(t, "a100-sxm-80gb") for t in (group.once_per_rank(1e9, 8), group.all_to_all(8e9)))
+    assert once / each == pytest.approx((1 - 0.5**8) / 4, rel=0.01)
+
+
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"])
 def test_every_operation_grows_with_its_size_and_leaves_one_rank_alone(operation):
     small, large, single = (

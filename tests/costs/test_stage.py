@@ -13,7 +13,7 @@ from sim.costs.layers.structure import BlockKind
 from sim.costs.profile import load_profile
 from sim.costs.run_level import run_level, symbol_values
 from sim.engine.placed import stage_costs
-from sim.specs import Cluster, InputError, Model, Plan
+from sim.specs import Cluster, InputError, Links, Model, Plan
 from sim.specs.catalog import models
 from tests.oracle import reference
 
@@ -82,6 +82,50 @@ def test_latent_experts_do_the_models_products():
     values = model_values(m) | plan_values(m, plan.on(m, cluster), cluster)
     values |= cluster_values(cluster, load_profile("h100-sxm-80gb")) | symbol_values(run_level().parameters)
     assert flop(values)["x"] == pytest.approx(2 * 128 * next(iter(m.blocks)).active_products)
+
+
+MIXTURE = models["mixtral-8x7b"]
+
+
+def test_exchanges_hide_beside_the_other_pass_of_another_microbatch():
+    """But for the first forward and the last backward of a step, which have none beside them; what is left of the
+    others is what both slow each other by."""
+    plan = Plan(ep=8, global_batch=64)
+    alone, beside = (costs(MIXTURE, plan.but(ep_overlap=on)) for on in (False, True))
+    both, left = (c["forward_ep"] + c["input_ep"] for c in (alone, beside))
+    assert both < alone["forward_compute"]  # so that none outlasts its cover
+    compute, inner = (alone[f"pair_{part}_slowed"] for part in ("compute", "inner"))
+    slower = (1 + inner) * compute / (1 + compute)
+    assert left == pytest.approx((1 / 8 + 7 / 8 * slower) * both)
+    assert beside["backward_temporary_bytes"] - alone["backward_temporary_bytes"] == alone["saved_bytes"]
+    one = plan.but(global_batch=8)
+    assert costs(MIXTURE, one.but(ep_overlap=True)) == costs(MIXTURE, one)
+    assert {k: v for k, v in beside.items() if alone[k] != v}.keys() >= {"forward_ep", "input_ep"}
+
+
+def test_exchanges_longer_than_their_cover_are_waited_for():
+    slow = Links(inter_bytes_per_s_per_node=1e8)
+    cluster = Cluster.of("a100-sxm-80gb", nodes=8, gpus_per_node=1, links=slow)
+    profile = load_profile("a100-sxm-80gb")
+    alone, beside = (
+        stage_costs(MIXTURE, cluster, Plan(ep=8, global_batch=8 * 1024, ep_overlap=on).on(MIXTURE, cluster), profile)
+        for on in (False, True)
+    )
+    (before, after), cover = (
+        [c["forward_ep"] + c["input_ep"] for c in (alone, beside)],
+        sum(alone[name] for name in ("forward_compute", "input_compute", "weight_compute")),
+    )
+    assert after == pytest.approx(before - cover, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [({"pp": 2}, "false with schedule 1f1b"), ({"recompute": "full"}, "false with recompute full")],
+)
+def test_exchanges_hide_only_where_passes_alternate(plan, said):
+    with pytest.raises(InputError, match=rf"plan.ep_overlap.*{said}"):
+        costs(MIXTURE, Plan(ep=4, global_batch=64, ep_overlap=True, **plan))
+    costs(MIXTURE, Plan(global_batch=64, ep_overlap=True, **plan))  # nothing is exchanged
 
 
 def test_full_recompute_repeats_the_forward_pass():

@@ -323,6 +323,7 @@ def steps(draw, usual):
         overlap_dp=draw(st.booleans()),
         tp_overlap=draw(st.booleans()),
         tp_comm_overlap=draw(st.booleans()) and sp,
+        ep_overlap=draw(st.booleans()),
         blocking_sends=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
         offload=Offload(**{name: draw(share) for name in ("optimizer", "activations", "weights", "gradients")}),

@@ -32,6 +32,15 @@ def arguments(model=None, **plan):
     ("model", "plan", "said"),
     [
         (EXPERTS, {}, {"--moe-token-dispatcher-type alltoall", "--moe-grouped-gemm"}),
+        (
+            EXPERTS,
+            {"ep": 2, "token_dispatcher": "deepep", "ep_overlap": True},
+            {
+                "--moe-token-dispatcher-type flex",
+                "--moe-flex-dispatcher-backend deepep",
+                "--overlap-moe-expert-parallel-comm",
+            },
+        ),
         (EXPERTS, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act"}),
         (EXPERTS | LATENT, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act mla_up_proj"}),
         ({}, {"recompute": "selective"}, {"--recompute-granularity selective", "--recompute-modules layernorm"}),

@@ -267,6 +267,19 @@ def test_pieces_are_kept_and_only_of_sequence_parallelism():
     assert found.space.excluded["tp_comm_overlap without sequence parallelism"] > 0
 
 
+def test_exchanges_are_hidden_where_passes_alternate():
+    """And no other way: pipelines of one chunk a rank, and full recompute, are left out with a reason."""
+    mixture = replace(SMALL, experts=8, experts_per_token=2, moe_ffn=1024)
+    knobs = {"tp": [1], "ep": [4], "pp": [1, 2], "virtual_stages": [1, 2], "unequal_stages": [False]}
+    kept = Plan(global_batch=64, ep=4, ep_overlap=True)
+    found = tune(mixture, Cluster.of("a100-sxm-40gb", nodes=1), 64, knobs, plan=kept, top=50)
+    plans = [r.plan for r in found.plans]
+    assert all(plan.ep_overlap and plan.recompute != "full" for plan in plans)
+    assert {(plan.pp, plan.virtual_stages) for plan in plans} == {(1, 1), (2, 2)}
+    for reason in ("ep_overlap in an order that pairs no passes", "ep_overlap with full recompute"):
+        assert found.space.excluded[reason] > 0
+
+
 def test_every_term_has_words():
     assert set(TERM_NAMES) == set(TERMS)
 

@@ -412,10 +412,25 @@ def test_no_table_is_left_out() -> None:
     assert {path.stem for path in reference("runs").glob("*.csv")} == set(TABLES)
 
 
+def test_a_recipe_counts_from_the_release_that_has_it(tmp_path) -> None:
+    """And where its network has experts on several ranks, in an order that pairs passes."""
+    given = {"device": "gb200", "model": "Qwen3_30B_a3B", "precision": "mxfp8", "ep": 8, "gpus": 8, "global_batch": 512}
+    found = {
+        release: case(tmp_path, source=f"NVIDIA Megatron-Bridge {release}", **given).plan
+        for release in ("25.09", "25.11", "26.04.01", "26.06")
+    }
+    assert [plan.token_dispatcher for plan in found.values()] == ["alltoall", "deepep", "deepep", "deepep"]
+    assert [plan.ep_overlap for plan in found.values()] == [False, False, False, True]
+    piped = case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **given | {"pp": 2, "ep": 4, "schedule": "1f1b"}).plan
+    assert (piped.token_dispatcher, piped.ep_overlap) == ("deepep", False)
+    dense = {"device": "gb200", "model": "LLAMA3_8B", "precision": "mxfp8", "gpus": 8, "global_batch": 512}
+    assert case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **dense).plan.token_dispatcher == "alltoall"
+
+
 def test_aliases_have_sources_and_known_parts() -> None:
     held = json.loads(folder("aliases.json").read_text())
     assert len(held["models"]["source"]) > 10
     for fact in held["terms"]:
         assert ("starts" in fact) + ("has" in fact or "from" in fact) == 1
-        parts = {"from", "starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
+        parts = {"from", "since", "starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
         assert len(fact["source"]) > 10 and set(fact) <= parts

@@ -13,7 +13,8 @@ import pytest
 
 from calibration.published.relatives import CROSSED
 from sim.costs.profile import Z80
-from sim.engine.certainty import EXPERTS_SIGMA_LOG
+from sim.costs.run_level import level_of
+from sim.engine.certainty import EXPERTS_SIGMA_LOG, OTHERS_SIGMA_LOG, experts_sigma, other_layers
 from sim.specs.fields import InputError
 from sim.validation.fit import spread
 from sim.validation.predict import elsewhere
@@ -53,36 +54,44 @@ def runs() -> list[Run]:
     ]
 
 
-def needed(runs: list[Run], term: float) -> float:
-    """Return what the intervals need in place of `term` to hold 80 % of the runs, every model counting the same."""
+def needed(runs: list[Run], term: Callable[[Run], float]) -> float:
+    """Return what the intervals need in place of `term` to hold 80 % of the runs, also with every model counting the
+    same."""
     beyond = defaultdict[str, list[float]](list)
     for run in runs:  # what it lies beyond its other terms: |error| <= Z80 hypot(others, needed)
-        beyond[run.model].append(sqrt(max(0.0, run.error**2 - Z80**2 * (run.sigma**2 - term**2))))
-    return spread([np.array(each) for each in beyond.values()])
+        beyond[run.model].append(sqrt(max(0.0, run.error**2 - Z80**2 * (run.sigma**2 - term(run) ** 2))))
+    models = [np.array(each) for each in beyond.values()]
+    return max(spread(models), spread([np.concatenate(models)]))
 
 
-def held(runs: list[Run], term: float, instead: Callable[[Run], float]) -> float:
+def held(runs: list[Run], term: Callable[[Run], float], instead: Callable[[Run], float]) -> float:
     """Return the share of runs in their interval with another value of `term` for each."""
-    inside = [abs(r.error) <= Z80 * hypot(sqrt(max(0.0, r.sigma**2 - term**2)), instead(r)) for r in runs]
+    inside = [abs(r.error) <= Z80 * hypot(sqrt(max(0.0, r.sigma**2 - term(r) ** 2)), instead(r)) for r in runs]
     return float(np.mean(inside))
 
 
-def left_out(runs: list[Run], term: float) -> float:
+def left_out(runs: list[Run], term: Callable[[Run], float]) -> float:
     """Return that share where `term` comes from runs of the other models."""
     others = {name: needed([r for r in runs if r.model != name], term) for name in {r.model for r in runs}}
     return held(runs, term, lambda run: others[run.model])
 
 
-def test_experts_add_what_public_runs_with_experts_show(runs: list[Run]) -> None:
-    mixtures = [run for run in runs if run.case.model.has_experts]
-    assert len(mixtures) > 100 and len({run.model for run in mixtures}) == 10
-    assert needed(mixtures, EXPERTS_SIGMA_LOG) == pytest.approx(EXPERTS_SIGMA_LOG, abs=0.01)
-    assert 0.75 < left_out(mixtures, EXPERTS_SIGMA_LOG) < 0.9
-    assert held(mixtures, EXPERTS_SIGMA_LOG, lambda _: 0.0) < 0.6  # what intervals without it would hold
+def of_experts(run: Run) -> float:
+    return experts_sigma(run.case.model, level_of(run.case.cluster))
+
+
+@pytest.mark.parametrize(("other", "models", "term"), [(False, 4, EXPERTS_SIGMA_LOG), (True, 6, OTHERS_SIGMA_LOG)])
+def test_experts_add_what_public_runs_with_experts_show(runs: list[Run], other: bool, models: int, term: float) -> None:
+    mixtures = [run for run in runs if run.case.model.has_experts and other_layers(run.case.model) == other]
+    assert len(mixtures) > 60 and len({run.model for run in mixtures}) == models
+    assert {of_experts(run) for run in mixtures} == {term}
+    assert needed(mixtures, of_experts) == pytest.approx(term, abs=0.01)
+    assert 0.75 < left_out(mixtures, of_experts) < 0.85
+    assert held(mixtures, of_experts, lambda _: 0.0) < 0.75  # what intervals without it would hold
 
 
 def test_a_step_to_another_architecture_adds_what_dense_runs_show(runs: list[Run]) -> None:
     crossed = [r for r in runs if not r.case.model.has_experts and r.case.row.device.startswith("gb")]
     assert len(crossed) > 50
-    assert needed(crossed, CROSSED[0]) == pytest.approx(CROSSED[0], abs=0.005)
-    assert 0.75 < left_out(crossed, CROSSED[0]) < 0.9
+    assert needed(crossed, lambda _: CROSSED[0]) == pytest.approx(CROSSED[0], abs=0.005)
+    assert 0.75 < left_out(crossed, lambda _: CROSSED[0]) < 0.9

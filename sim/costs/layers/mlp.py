@@ -75,9 +75,11 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield moved("unpermute", "forward", 3 * sent)
     yield moved("unpermute dgrad", "backward_input", 3 * sent)
     sent = sent * expert_load
+    once = symbol("dispatch_once")
+    exchange = (1 - once) * ep_group.all_to_all(sent) + once * ep_group.once_per_rank(sent / top_k, top_k)
     for phase in ("forward", "backward_input"):
         for name in ("dispatch", "combine"):
-            yield Op(f"{name} {phase}", phase, "ep", ep_group.all_to_all(sent), 0, sent)
+            yield Op(f"{name} {phase}", phase, "ep", exchange, 0, sent)
             yield Op(
                 f"{name} split {phase}",
                 phase,

@@ -43,6 +43,8 @@ CHANGES = {
     "scatter_gather": ({"tp": 2, "pp": 2, "sequence_parallel": False}, False),
     "tp_overlap": ({"tp": 2}, False),
     "tp_comm_overlap": ({"tp": 2}, True),
+    "token_dispatcher": ({"ep": 4}, "deepep"),
+    "ep_overlap": ({"ep": 4}, True),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
     "core_modules": ({}, False),
