@@ -2,7 +2,8 @@
 
 Networks of next to no size are all Python, dispatcher and autograd; on a processor the ratio of these is about that of
 a GPU's host, where `--device cuda` measures it. `python -m calibration.issue_ratios` prints it: with `--network
-megatron`, `megatron-fused` (what TorchScript compiles), or `compiled` (torch.compile, each layer for itself as
+megatron`, `megatron-fused` (what TorchScript compiles), `megatron-experts` (one, which stands for all that are grouped,
+behind router, permutation and all-to-all), or `compiled` (torch.compile, each layer for itself as
 torchtitan does; it wants a C++ compiler, or Triton). Megatron-Core is no part of trainsim: `pip install --no-deps
 megatron-core einops`. Its modules of plain torch are measured (the local specification), as its others call
 TransformerEngine, which runs on GPUs alone.
@@ -101,15 +102,25 @@ def _plain(layers: int, compiled: bool = False) -> Pass:
     return lambda: gpt.loss(tokens, tokens)
 
 
-def _megatron(layers: int, fused: bool = False) -> Pass:
+EXPERTS = {
+    "num_moe_experts": 1, "moe_router_topk": 1, "moe_router_pre_softmax": True, "add_bias_linear": False,
+    "moe_token_dispatcher_type": "alltoall", "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.01,
+}  # fmt: skip
+"""What makes an MLP one of experts."""
+
+
+def _megatron(layers: int, fused: bool = False, experts: bool = False) -> Pass:
     """Return Megatron-Core's GPT on torch's default device, without dropout."""
     device = torch.get_default_device()
-    core = _core(device)
+    core, given = _core(device), EXPERTS if experts else {}
     config = core["TransformerConfig"](
         num_layers=layers, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=device.type == "cpu",
-        hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=fused,
+        hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=fused, **given,
     )  # fmt: skip
-    gpt = core["GPTModel"](config, core["get_gpt_layer_local_spec"](), VOCAB, SEQ).to(device)
+    if experts:
+        _prepare_experts(device)
+    spec = core["get_gpt_layer_local_spec"](num_experts=given.get("num_moe_experts"), moe_grouped_gemm=False)
+    gpt = core["GPTModel"](config, spec, VOCAB, SEQ).to(device)
     tokens, positions = _tokens(), torch.arange(SEQ)[None]
     mask = torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool).triu(1)
     return lambda: gpt(tokens, positions, mask, labels=tokens).mean()
@@ -145,6 +156,33 @@ def _core(device: torch.device) -> dict[str, Any]:
     }
 
 
+def _prepare_experts(device: torch.device) -> None:
+    """Give Megatron-Core's experts what they look for beside plain torch; networks of all heights log their losses."""
+    told = import_module("megatron.core.transformer.moe.moe_utils")
+    if not hasattr(told, "te_general_gemm"):  # its import of TransformerEngine's leaves none behind
+        setattr(told, "te_general_gemm", None)  # noqa: B010
+    if device.type == "cpu":
+        stream = _NoStream()
+        for name in ("Stream", "current_stream"):
+            setattr(torch.cuda, name, lambda *_: stream)
+        setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())  # noqa: B010
+    told.save_to_aux_losses_tracker("load_balancing_loss", torch.zeros(()), 1, max(HEIGHTS))
+
+
+class _NoStream:
+    """Stands for a stream of a GPU."""
+
+    def wait_stream(self, _: Any) -> None:
+        """Wait for nothing."""
+
+    def record_event(self) -> "_NoStream":
+        """Return what is waited for."""
+        return self
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+
 class _NoDropout:
     """Stands for the states of random numbers on a GPU."""
 
@@ -160,6 +198,7 @@ class _NoDropout:
 NETWORKS: Mapping[str, Callable[[int], Pass]] = {
     "megatron": _megatron,
     "megatron-fused": partial(_megatron, fused=True),
+    "megatron-experts": partial(_megatron, experts=True),
     "compiled": partial(_plain, compiled=True),
 }
 

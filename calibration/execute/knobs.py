@@ -27,6 +27,7 @@ gradient_dtype         yes        kept      md       fp32
 overlap_dp             yes        kept      md       any
 precision              yes        yes       md       fp32 or bf16
 compiled               yes        kept      t        any
+cuda_graphs            yes        kept      tm       false
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
@@ -66,6 +67,12 @@ EVERY_VALUE = (
 """Knobs of which execution takes every value, alone; `limits` says which do not go together."""
 
 
+FIXED = (
+    "framework", "core_modules", "cross_entropy", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
+)  # fmt: skip
+"""Knobs of which execution takes one value, whatever a plan says."""
+
+
 def table() -> str:
     """Return the table, one line a knob, columns padded, and which letter stands for which target."""
     rows = [HEADINGS, *((f.name, "yes", _tuned(f.name), _emitted(f.name), _executed(f.name)) for f in _knobs())]
@@ -100,10 +107,7 @@ def _executed(name: str) -> str:
         "offload": "optimizer, activations",
         "stages": "equal degrees",
         **dict.fromkeys(("tp", "pp", "dp"), f"up to {MOST_RANKS['cpu']} ranks"),
-        **{
-            key: str(getattr(fixed, key)).lower()
-            for key in ("framework", "core_modules", "cross_entropy", "fused_wgrad", "tp_overlap", "tp_comm_overlap")
-        },
+        **{key: str(getattr(fixed, key)).lower() for key in FIXED},
         **dict.fromkeys(EVERY_VALUE, "any"),
     }
     return made.get(name, "-")

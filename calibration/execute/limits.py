@@ -94,6 +94,7 @@ def as_executed(plan: Plan) -> Plan:
         fused_wgrad=False,
         tp_overlap=False,
         tp_comm_overlap=False,
+        cuda_graphs=False,
         scatter_gather=plan.at(0).sequence_parallel,
         overlap_dp=plan.overlap_dp and alone,
     )

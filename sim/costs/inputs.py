@@ -191,11 +191,18 @@ def attention_time(kernel: str, cluster: Cluster) -> float:
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
-    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, framework."""
+    """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, framework.
+
+    Raises:
+        InputError: the device has no graphs of kernels, or not the plan's kernels or precision.
+    """
+    if plan.cuda_graphs and cluster.hardware.on_host:
+        raise InputError("plan.cuda_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
     return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
+        "issued": float(not plan.cuda_graphs),
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),

@@ -175,6 +175,8 @@ def beside_another(times: Mapping[str, Expr]) -> dict[str, Expr]:
     names = "forward_ep", "input_ep"
     cover = Cover(sum(times[name] for name in COMPUTED), 0)
     both = sum(times[name] for name in names)
+    if both == 0:
+        return {}
     left = outlasts(both, cover) + slowed_beside(both, cover.compute)
     share = symbol("ep_overlap") * alternating()
     return {name: (1 - share) * times[name] + share * left / len(names) for name in names}

@@ -180,8 +180,8 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     second = Cover(out["weight_compute"] + out["weight_host"], 0)
     first = Cover(backward.compute - second.compute, backward.inner)
     temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
-    # The forward beside a backward saves for another microbatch.
-    temporary += symbol("ep_overlap") * minimum(1, alternating() * symbol("microbatches")) * out["saved_bytes"]
+    if any(kind.mlp == "moe" for kind in structure.kinds):  # the forward beside a backward saves as much once more
+        temporary += symbol("ep_overlap") * minimum(1, alternating() * symbol("microbatches")) * out["saved_bytes"]
     return out | {
         "forward_dp": zero3 * overlapped(gather, forward, n),
         "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),

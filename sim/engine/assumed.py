@@ -7,7 +7,7 @@ from sim.catalog import names, newer_profile, profiled_device
 from sim.costs.carry import ratios
 from sim.costs.profile import Z80, Profile, load_profile
 from sim.costs.run_level import RunLevelSet
-from sim.engine.certainty import experts_sigma
+from sim.engine.certainty import experts_sigma, other_layers
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import device, precision
 from sim.units import si
@@ -73,11 +73,18 @@ def _of_links(cluster: Cluster) -> Iterator[str]:
             yield f"collectives: {told} {si(stated, 'B/s')}, and they are taken in proportion ({again})"
 
 
+def of_graphs(plan: Plan) -> Iterator[str]:
+    """Yield what is not counted of CUDA graphs."""
+    if plan.cuda_graphs:
+        yield "plan.cuda_graphs: kernels as long as launched ones; memory of its own that a graph keeps is left out"
+
+
 def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:
     """Yield that every rank of experts is taken to have as many rows, where nothing else was said, and how unsure
     steps of mixtures of experts are."""
     if plan.ep > 1 and model.imbalance == 1 and not model.capacity_factor:
         yield "experts are balanced: model.imbalance = 1, as many rows on every rank of plan.ep"
     if sigma := experts_sigma(model, level):
-        off = f"80 % of public runs that have some lie within a factor of {exp(Z80 * sigma):.1f}"
+        more = " beside state spaces or sinks" if other_layers(model) else ""
+        off = f"80 % of public runs that have some{more} lie within a factor of {exp(Z80 * sigma):.1f}"
         yield f"experts were in no fitted run, so that the interval is wider: {off}; runs of your own narrow it"

@@ -20,11 +20,11 @@ MEGATRON_SIGMA_LOG = 0.32
 times as long to issue as without on a CPU, 1.18 times on the host of an H200 (`calibration.issue_ratios --network
 megatron-fused`)."""
 
-EXPERTS_SIGMA_LOG, OTHERS_SIGMA_LOG = 0.13, 0.315
+EXPERTS_SIGMA_LOG, OTHERS_SIGMA_LOG = 0.09, 0.315
 """Standard deviations of the log of a step time that mixtures of experts add where no fitted run had any: in stacks of
 plain attention, and in those that have state spaces or sinks too. With them the 80 % interval holds 80 % of the public
 runs of either kind (NVIDIA, Megatron-Bridge 25.09 - 26.08: 75 runs of four models, 61 of six) and as much with every
-model counting the same; by what the others of its kind need, it holds 79 and 80 % of the runs of models left out. Much
+model counting the same; by what the others of its kind need, it holds 77 and 79 % of the runs of models left out. Much
 of it is software: one configuration took from 6.4 to 11.0 s within nine months."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.costs import offload, spread, stage, usage
 from sim.costs.inputs import profiles_of
-from sim.costs.layers.issue import MODULES, in_core
+from sim.costs.layers import issue
 from sim.costs.layers.structure import Structure
 from sim.costs.learned import Correction
 from sim.costs.operations import Operation, operations
@@ -25,7 +25,7 @@ from sim.costs.run_level import (
     straggling,
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
-from sim.engine.assumed import of_experts, of_hardware, of_profile
+from sim.engine.assumed import of_experts, of_graphs, of_hardware, of_profile
 from sim.engine.causes import exposed, waits
 from sim.engine.certainty import experts_sigma, step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
@@ -263,7 +263,8 @@ class Step:
             *dict.fromkeys(line for profile in profiles for line in of_profile(profile)),
             *of_hardware(self.cluster, self.plan),
             *of_experts(self.model, self.plan, self.level),
-            *((MODULES,) if self.waiting and in_core(self.model, self.plan) else ()),
+            *of_graphs(self.plan),
+            *((issue.told(self.model),) if self.waiting and issue.in_core(self.model, self.plan) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,
             *spread.told(self.profile, self.kernels),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from sim.plans.flags import Flags
-from sim.plans.megatron import LOW_PRECISION, MODULES, STRATEGY, recomputed_modules, stack
+from sim.plans.megatron import GRAPHED, LOW_PRECISION, MODULES, STRATEGY, recomputed_modules, stack
 from sim.plans.reading import ReadPlan, made, one_of, other_sizes, quotient
 from sim.specs import InputError, Model
 
@@ -60,6 +60,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
     recompute, modules = _recompute(flags, model)
     sequence_parallel = flags.given("sequence_parallel") and tp > 1
     zero = _zero(flags, tp * pp * cp, cp, gpus)
+    graphs = _graphs(flags)
     fields = {
         "tp": tp,
         "pp": pp,
@@ -85,10 +86,12 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         **_offload(flags, model_layers),
         **_precision(flags),
         **_dispatcher(flags),
+        "cuda_graphs": graphs == GRAPHED,
     }
     for name in ("overlap_param_gather", "ckpt_format", SCATTER_GATHER, f"no_{SCATTER_GATHER}"):
         flags.asked.add(name)
     experts = _experts(flags)
+    graphed_parts = f"--cuda-graph-scope {graphs}: predicted with kernels launched one by one"
     pair = model is not None and model.family == "encoder-decoder"
     other = [*other_sizes(flags, model, **(SIZES_OF_T5 if pair else SIZES))]
     return made(
@@ -102,6 +105,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
         modules,
         _recipe(flags),
+        graphed_parts if graphs not in ("", GRAPHED) else "",
         *experts,
         *other,
     )
@@ -226,6 +230,15 @@ def _cross_entropy(flags: Flags) -> str | None:
     """Return "fused" for TransformerEngine's kernel; Megatron-LM's own keeps fp32 logits, fused or not."""
     kind = flags.text("cross_entropy_fusion_impl", "native", ("native", "te"))
     return "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None
+
+
+def _graphs(flags: Flags) -> str:
+    """Return the scope of CUDA graphs, "" without any; after 0.16 that of all passes is an implementation itself."""
+    old = [flags.given(name) for name in ("enable_cuda_graph", "external_cuda_graph")]
+    usual = "local" if any(old) else "none"
+    kind = flags.text("cuda_graph_impl", usual, ("none", "local", "transformer_engine", GRAPHED))
+    scope = flags.text("cuda_graph_scope", "full")
+    return "" if kind == "none" else GRAPHED if kind == GRAPHED else scope
 
 
 def _dispatcher(flags: Flags) -> Mapping[str, object]:

@@ -12,7 +12,8 @@ from sim.plans.flags import Flags, read_flags
 from sim.plans.named_order import named
 from sim.plans.reading import ReadPlan, made, other_sizes, quotient
 from sim.plans.targets import SCHEDULE_NAMES
-from sim.plans.torchtitan import GRAPHED, MAIN, PIECES, RELEASE, graphed
+from sim.plans.torch_limits import graphed
+from sim.plans.torchtitan import MAIN, PIECES, RELEASE
 from sim.schedules import Schedule
 from sim.specs import InputError, Model
 from sim.specs.pipelines import PIPELINES
@@ -66,6 +67,7 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
             "sequence_parallel": sequence_parallel,
             "tp_comm_overlap": in_pieces and sequence_parallel,
             "compiled": compiled,
+            "cuda_graphs": captured,
             "framework": "torch",
         },
         {field: flags.place(PARALLEL + name) for field, name in NAMES.items()},
@@ -73,7 +75,6 @@ def from_torchtitan(given: Sequence[str], model: Model | None = None, order: Sch
         "" if degrees["dp"] else "data-parallel ranks: what the number of processes leaves",
         "" if recompute else f"recompute {DEFAULT_RECOMPUTE}: torchtitan's default where no checkpointing is chosen",
         told,
-        GRAPHED if captured else "",
         *(note for name in LENGTHS for note in other_sizes(flags, model, seq=name)),
     )
 

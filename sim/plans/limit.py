@@ -71,6 +71,7 @@ class Asked:
     recurrent_kernel: str = "cudnn"
     tempo: Any = False
     ep_overlap: bool = False
+    cuda_graphs: bool = False
 
     @classmethod
     def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
@@ -162,6 +163,7 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "recurrent_kernel": plan.recurrent_kernel,
         "tempo": plan.tempo,
         "ep_overlap": plan.ep_overlap,
+        "cuda_graphs": plan.cuda_graphs,
     }
 
 

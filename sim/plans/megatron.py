@@ -19,12 +19,15 @@ EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
     "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
-    "token_dispatcher", "ep_overlap",
+    "token_dispatcher", "ep_overlap", "cuda_graphs",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What `--recompute-modules` may name (core/transformer/transformer_config.py); the first where it names none."""
+
+GRAPHED = "full_iteration"
+"""The `--cuda-graph-scope` of all passes of a step."""
 
 Words = Iterator[tuple[str, object]]
 
@@ -167,5 +170,8 @@ def _kernels(made: Exported) -> Words:
     if plan.cross_entropy == "fused":
         yield "cross-entropy-loss-fusion", True
         yield "cross-entropy-fusion-impl", "te"  # the other keeps fp32 logits, as without fusion
+    if plan.cuda_graphs:
+        yield "cuda-graph-impl", "local"
+        yield "cuda-graph-scope", GRAPHED
     if not plan.fused_wgrad:
         yield "no-gradient-accumulation-fusion", True

@@ -106,6 +106,15 @@ ASSERTED = (
         lambda a: (np.asarray(a.ep) > 1) & a.ep_overlap & (a.mamba | (a.mtp > 1) | ((a.mtp == 1) & (a.pp == 1))),
         lambda a: "false with Mamba's layers, several MTP modules, or one and pp = 1 (Megatron-LM)",
     ),
+    # There: "CUDA graphs not supported with CPU offloading". core/transformer/moe/token_dispatcher.py tells a host how
+    # many tokens every expert has, unless all have as many places (moe_pad_expert_input_to_capacity), which a plan does
+    # not say.
+    Limit(
+        "cuda_graphs",
+        "Megatron-LM's graphs of whole steps have no experts and offload no layers",
+        lambda a: among(a.cuda_graphs and (a.experts or a.share("activations") > 0)),
+        lambda a: "false with experts, or with layers offloaded (Megatron-LM 0.16.1)",
+    ),
     # core/parallel_state.py, initialize_model_parallel: "When not using pp-last rank ordering, the data parallel size
     # of the attention and moe layers must be the same"; a network without experts counts cp among the latter's.
     Limit(

@@ -6,7 +6,7 @@ from typing import Any
 from sim.costs.layers.block import repeats_some
 from sim.engine.step import Step
 from sim.plans.targets import RUN_BY_TORCH, deepspeed_overlaps
-from sim.plans.torchtitan import GRAPHED, graphed, in_pieces
+from sim.plans.torchtitan import in_pieces
 from sim.specs import Model, Plan
 from sim.specs.job import Target
 
@@ -30,8 +30,8 @@ OF_TORCHTITAN: Mapping[str, Any] = {
 """What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
 
 OF_PROGRAMS = (
-    "framework", "core_modules", "compiled", "fused_wgrad", "tp_overlap", "tp_comm_overlap", "cross_entropy",
-    "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
+    "framework", "core_modules", "compiled", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
+    "cross_entropy", "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
 )  # fmt: skip
 """Settings that DeepSpeed leaves to the program whose modules it wraps."""
 
@@ -48,8 +48,6 @@ def notes(step: Step, target: Target) -> Iterator[str]:
         plan = step.placed.at(0).plan.but(framework="torch")
         said = {"tp_comm_overlap": True} if target == "torchtitan-0.3" and in_pieces(plan) else {}
         yield from _differing(step.model, plan, {**OF_TORCHTITAN, **said}, "torchtitan")
-        if graphed(plan.pp, plan.ep):
-            yield GRAPHED
         if plan.token_dispatcher == "deepep" and plan.ep > 1:  # torchtitan/models/common/config_utils.py
             yield "predicted with plan.token_dispatcher deepep: in torchtitan the network says so, by moe_comm_backend"
         if step.model.table:

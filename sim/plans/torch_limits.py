@@ -55,6 +55,15 @@ def _no_mtp(knob: Literal["pp", "cp"]) -> Limit:
     )
 
 
+def graphed(pp: Any, ep: Any) -> Any:
+    """Return whether torchtitan can capture the passes of a step in a CUDA graph, as it does by default.
+
+    Its Trainer.Config._validate_cuda_graphs: what a graph captures knows no pipeline, and nothing that asks the host
+    how many tokens each expert has, as all but two dispatchers of experts do.
+    """
+    return among((np.asarray(pp) == 1) & (np.asarray(ep) == 1))
+
+
 TORCHTITAN = (
     Limit(
         "model",
@@ -178,6 +187,12 @@ TORCHTITAN = (
         "torchtitan uses sequence parallelism with tp > 1",
         lambda a: among(a.tp > 1) & ~among(a.sequence_parallel),
         lambda a: "true with tp > 1 (torchtitan always uses it)",
+    ),
+    Limit(
+        "cuda_graphs",
+        "torchtitan's graphs have no pipeline and no experts on several ranks",
+        lambda a: among(a.cuda_graphs) & ~graphed(a.pp, a.ep),
+        lambda a: "false with pp > 1 or ep > 1 (torchtitan)",
     ),
 )
 """What neither version runs, by `config/configs.py` (ParallelismConfig, TrainingConfig) and

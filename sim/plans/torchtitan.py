@@ -22,7 +22,8 @@ from sim.specs.pipelines import PIPELINES
 
 EXPRESSES = (
     "tp", "pp", "virtual_stages", "dp", "cp", "ep", "fsdp_shard", "global_batch", "micro_batch", "schedule",
-    "microbatch_group_size", "recompute", "zero", "compiled", "stage_layers", "tp_comm_overlap",
+    "microbatch_group_size", "recompute", "zero", "compiled", "cuda_graphs", "stage_layers",
+    "tp_comm_overlap",
 )  # fmt: skip
 """Fields of a plan that the files say, together with the schedule's CSV where they name one."""
 
@@ -107,22 +108,9 @@ def degrees(made: Exported) -> Settings:
         found["parallelism.context_parallel_degree"] = plan.cp
     if made.model.experts:
         found["parallelism.expert_parallel_degree"] = plan.ep
-    # Trainer.Config._validate_cuda_graphs: what a graph captures knows no pipeline, and nothing that asks the host how
-    # many tokens each expert has, as all but two dispatchers of experts do.
-    if not graphed(plan.pp, plan.ep):
+    if not plan.cuda_graphs:  # on by default
         found["training.disable_cuda_graphs"] = True
     return found
-
-
-GRAPHED = (
-    "predicted with kernels launched one by one: torchtitan captures the passes of a step in a CUDA graph, "
-    "unless training.disable_cuda_graphs is set"
-)
-
-
-def graphed(pp: int, ep: int) -> bool:
-    """Return whether torchtitan can capture the passes of a step in a CUDA graph, as it does by default."""
-    return pp == 1 and ep == 1
 
 
 def in_tokens(made: Exported) -> Settings:

@@ -94,14 +94,15 @@ class Plan:
     stores its scores, else the norms before MLA and experts, MLA's products up from the latents and the experts'
     activation (of plain dense layers nothing). Experts spread over `ep` of the tp x cp x dp ranks of a stage, each
     split `etp` ways. `rank_order` names the axes, innermost first. `stage_layers`: layers per model chunk where they
-    are not spread evenly. `compiled`: torch.compile fuses what is memory bound; `fused_wgrad`: products add weight
-    gradients to the sum themselves (Megatron-LM's gradient accumulation fusion); `scatter_gather`: tensor-parallel
-    ranks send a part of a pipeline message each (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's
-    tensor-parallel collectives run beside products (Megatron-LM's asynchronous reduction since late 2021; off, every
-    one is waited for); `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense MLPs, attention
-    but MLA's, and state spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap). `token_dispatcher`:
-    a token goes to every expert that it is for (alltoall), or once to every rank of them (DeepEP, HybridEP).
-    `ep_overlap`: what experts exchange for one microbatch runs beside the other pass of another one (Megatron-LM's
+    are not spread evenly. `compiled`: torch.compile fuses what is memory bound; `cuda_graphs`: graphs replay the
+    kernels of the passes, so that no host issues them; `fused_wgrad`: products add weight gradients to the sum
+    themselves (Megatron-LM's gradient accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a
+    pipeline message each (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives
+    run beside products (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for);
+    `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense MLPs, attention but MLA's, and state
+    spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap). `token_dispatcher`: a token goes to every
+    expert that it is for (alltoall), or once to every rank of them (DeepEP, HybridEP). `ep_overlap`: what experts
+    exchange for one microbatch runs beside the other pass of another one (Megatron-LM's
     --overlap-moe-expert-parallel-comm), as far as passes alternate. `blocking_sends`: both ranks stand still while a
     pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law holds where they
     differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3, selective recompute of
@@ -154,6 +155,7 @@ class Plan:
     overlap_dp: bool = True
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"] = DERIVED
     compiled: bool = False
+    cuda_graphs: bool = False
     fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
     tp_overlap: bool = DERIVED

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from calibration.issue_ratios import HEIGHTS, WAYS, main, measure, ratios
-from sim.costs.layers.issue import MEGATRON_ISSUE
+from sim.costs.layers.issue import EXPERTS_ISSUE, MEGATRON_ISSUE
 from sim.specs.fields import InputError
 
 
@@ -18,7 +18,7 @@ def test_ratios_are_of_layers_and_of_what_is_there_without_them():
     ends = {(True, way): 0.5 for way in WAYS} | {(False, "forward"): 2.0, (False, "backward"): 1.0}
     seconds = {(*key, n): n * layer[key] + ends[key] for key in layer for n in HEIGHTS}
     assert ratios(seconds) == pytest.approx({"forward": 4.0, "backward": 2.0, "ends": 3.0})
-    assert set(ratios(seconds)) == set(MEGATRON_ISSUE)
+    assert set(ratios(seconds)) == set(MEGATRON_ISSUE) == {*EXPERTS_ISSUE, "ends"}
 
 
 def test_without_megatron_core_it_says_what_is_missing(monkeypatch):
@@ -28,7 +28,7 @@ def test_without_megatron_core_it_says_what_is_missing(monkeypatch):
 
 
 def test_another_network_is_refused():
-    with pytest.raises(InputError, match=r"megatron, megatron-fused, compiled"):
+    with pytest.raises(InputError, match=r"megatron, megatron-fused, megatron-experts, compiled"):
         measure("torchscript")
 
 

@@ -5,25 +5,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.costs.layers.issue import MEGATRON_ISSUE, in_core
+from sim.costs.layers.issue import EXPERTS_ISSUE, MEGATRON_ISSUE, in_core
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.placed import stage_costs
-from sim.specs import Cluster, Model, Plan
+from sim.engine.step import simulate
+from sim.specs import Cluster, InputError, Model, Plan
 
 SMALL = Model(layers=2, hidden=64, heads=2, vocab=64, seq=8)
 GPU = Cluster.of("h200-sxm-141gb", nodes=1, gpus_per_node=1)
 MEASURED = {"issue_s": 3e-3, "full_issue_s": 2e-3, "selective_issue_s": 5e-3, "tempo_issue_s": 1e-3}
 
 
-def issued(measured=MEASURED, framework="torch", **given):
+def issued(measured=MEASURED, framework="torch", model=SMALL, **given):
     """Return seconds of a layer, forward and backward, that is all issue, with its kernels'."""
     unknown = dict.fromkeys(("full_issue_s", "selective_issue_s", "tempo_issue_s"))
     profile = replace(load_profile("h200-sxm-141gb"), **unknown | measured)
-    placed = Plan(global_batch=1, framework=framework, **given).on(SMALL, GPU)
-    costs = stage_costs(SMALL, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
+    placed = Plan(global_batch=1, framework=framework, **given).on(model, GPU)
+    costs = stage_costs(model, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
     passes = ("forward_host", "forward_compute"), ("backward_host", "input_compute", "weight_compute", "recompute")
-    return [float(sum(costs[name][0] for name in names)) / SMALL.layers for names in passes]
+    return [float(sum(costs[name][0] for name in names)) / model.layers for names in passes]
 
 
 def test_usual_layers():
@@ -48,6 +49,34 @@ def test_megatrons_modules_take_longer():
     assert issued(framework="megatron") == pytest.approx([forward * 1e-3, backward * 2e-3])
     repeated = [forward * 1e-3, backward * 2e-3 + MEASURED["full_issue_s"] + (forward - 1) * 1e-3]
     assert issued(framework="megatron", recompute="full") == pytest.approx(repeated)
+
+
+def test_megatrons_experts_take_longer_still():
+    mixture = Model(layers=2, hidden=64, heads=2, vocab=64, seq=8, experts=4, experts_per_token=2, moe_ffn=64)
+    forward, backward = (EXPERTS_ISSUE[way] * MEGATRON_ISSUE[way] for way in ("forward", "backward"))
+    assert issued(framework="megatron", model=mixture) == pytest.approx([forward * 1e-3, backward * 2e-3])
+    assert issued(model=mixture) == pytest.approx([1e-3, 2e-3])  # plain layers with experts: not known
+    more = issued(framework="megatron", model=mixture, recompute="full")[1] - backward * 2e-3
+    assert more == pytest.approx(MEASURED["full_issue_s"] + (forward - 1) * 1e-3)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torch"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_graphs_leave_the_kernels(framework, recompute):
+    """Of a layer, and of embedding, head and loss: a device waits for no host but for PyTorch's optimizer."""
+    given = {"framework": framework, "recompute": recompute}
+    launched, replayed = (issued(cuda_graphs=on, **given) for on in (False, True))
+    kernels = issued(dict.fromkeys(MEASURED, 0.0), **given)
+    assert replayed == pytest.approx(kernels, rel=1e-3) and replayed[0] < launched[0] / 10
+    step = simulate(SMALL, GPU, Plan(global_batch=4, cuda_graphs=True, **given))
+    assert step.waiting < simulate(SMALL, GPU, Plan(global_batch=4, **given)).waiting
+    assert (step.waiting > 0) == (framework == "torch")
+    assert "memory of its own" in " ".join(step.assumptions)
+
+
+def test_host_processors_have_no_graphs():
+    with pytest.raises(InputError, match=r"plan.cuda_graphs.*false on .*for GPUs alone"):
+        simulate(SMALL, Cluster.of("cpu", nodes=1, gpus_per_node=1), Plan(global_batch=1, cuda_graphs=True))
 
 
 @pytest.mark.parametrize(("framework", "core"), [("megatron", True), ("torch", False)])

@@ -324,6 +324,7 @@ def steps(draw, usual):
         tp_overlap=draw(st.booleans()),
         tp_comm_overlap=draw(st.booleans()) and sp,
         ep_overlap=draw(st.booleans()),
+        cuda_graphs=draw(st.booleans()),
         blocking_sends=draw(st.booleans()),
         schedule="gpipe" if pp > 1 and v == 1 and draw(st.booleans()) else None,
         offload=Offload(**{name: draw(share) for name in ("optimizer", "activations", "weights", "gradients")}),

@@ -9,8 +9,7 @@ import sim
 from sim.plans import EXPORTERS
 from sim.plans.importing import read_plan
 from sim.plans.notes import notes
-from sim.plans.torchtitan import GRAPHED
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.catalog import models
 from tests.contracts.exporter import ExporterContract
 
@@ -63,21 +62,22 @@ def test_what_no_network_of_torchtitan_has_is_noted(parts):
     step = sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), plan)
     strange = [f"model.{name} {str(value).lower()}" for name, value in parts.items() if name != "qk_norm"]
     said = f"torchtitan has no network with {', '.join(strange)}: llama3.2-1b must be added to it"
-    assert list(notes(step, "torchtitan-0.3")) == [GRAPHED, *([said] if strange else [])]
+    assert list(notes(step, "torchtitan-0.3")) == ([said] if strange else [])
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.3"])
-def test_torchtitans_graph_of_a_step_is_noted_where_it_makes_one(target):
-    model, cluster = models["llama3.2-1b"], Cluster.of("h100-sxm-80gb", nodes=1)
-    untied = replace(model, tied_embeddings=False)
-    for plan, captured in (({}, True), ({"pp": 2}, False)):
-        step = sim.simulate(untied, cluster, Plan(global_batch=64, zero=3, framework="torch", **plan))
-        assert (GRAPHED in notes(step, target)) is captured
-        text = sim.emit(step, target)
+def test_torchtitans_graph_of_a_step_is_the_plans(target):
+    """It captures one by default: a plan without says so; in a pipeline it cannot."""
+    untied, cluster = replace(models["llama3.2-1b"], tied_embeddings=False), Cluster.of("h100-sxm-80gb", nodes=1)
+    plan = Plan(global_batch=64, zero=3, framework="torch", optimizer_barrier=True)
+    for captured in (True, False):
+        text = sim.emit(sim.simulate(untied, cluster, plan.but(cuda_graphs=captured)), target)
         assert ("disable_cuda_graphs" in text) is not captured
-        assert (GRAPHED in read_plan(text, "torchtitan", untied).notes) is captured
+        assert read_plan(text, "torchtitan", untied).plan.cuda_graphs is captured
+    with pytest.raises(InputError, match=r"plan.cuda_graphs.*false with pp > 1"):
+        sim.emit(sim.simulate(untied, cluster, plan.but(cuda_graphs=True, pp=2)), target)
     off = "--training.local_batch_size 1 --training.global_batch_size 64 --training.disable_cuda_graphs"
-    assert GRAPHED not in read_plan(off, "torchtitan").notes
+    assert not read_plan(off, "torchtitan").plan.cuda_graphs
 
 
 @pytest.mark.parametrize(

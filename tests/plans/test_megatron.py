@@ -50,6 +50,7 @@ def arguments(model=None, **plan):
             {"--recompute-modules core_attn", "--attention-backend unfused"},
         ),
         ({}, {"zero": 1, "offload": Offload(optimizer=0.5)}, {"--use-precision-aware-optimizer"}),
+        ({}, {"cuda_graphs": True}, {"--cuda-graph-impl local", "--cuda-graph-scope full_iteration"}),
         ({}, {"cross_entropy": "fused"}, {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}),
     ],
 )

@@ -66,14 +66,6 @@ def test_torchtitan_settings():
     assert flags["training.global_batch_size"] == "32"
 
 
-@pytest.mark.parametrize(("given", "off"), [({"pp": 2}, True), ({"pp": 1}, False)])
-def test_torchtitans_cuda_graphs_are_off_in_a_pipeline(given, off):
-    """Both versions capture graphs by default; 0.3.0 refuses to start with them and a pipeline."""
-    for target in ("torchtitan", "torchtitan-0.3"):
-        assert ("training.disable_cuda_graphs" in torchtitan_settings(step(**given), target)[0]) == off
-    assert ("--training.disable_cuda_graphs\n" in sim.emit(step(**given), "torchtitan-0.3")) == off
-
-
 @pytest.mark.parametrize(
     ("given", "target", "path"),
     [

@@ -158,6 +158,22 @@ def test_megatrons_flexible_dispatcher_sends_a_token_once_to_a_rank(backend):
         read_plan(f"{flags} --moe-flex-dispatcher-backend mine", "megatron")
 
 
+@pytest.mark.parametrize(
+    ("flags", "on", "noted"),
+    [
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", True, False),
+        ("--cuda-graph-impl full_iteration", True, False),
+        ("--cuda-graph-impl none --cuda-graph-scope full_iteration", False, False),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", False, True),
+        ("--enable-cuda-graph", False, True),
+    ],
+)
+def test_megatrons_graphs_of_whole_steps_are_a_plans(flags, on, noted):
+    found = read_plan(f"--micro-batch-size 1 --global-batch-size 8 {flags}", "megatron")
+    assert (found.plan.cuda_graphs, found.not_read) == (on, ())
+    assert any("predicted with kernels launched one by one" in note for note in found.notes) == noted
+
+
 def test_megatrons_default_batch_is_a_micro_batch_a_rank():
     flags = "--tensor-model-parallel-size 2 --micro-batch-size 4"
     assert read_plan(flags, "megatron", gpus=16).plan.global_batch == 32

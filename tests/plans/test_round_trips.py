@@ -53,6 +53,7 @@ LEFT_OUT = {
     "tp_comm_overlap": st.booleans(),
     "token_dispatcher": st.just("deepep"),
     "ep_overlap": st.booleans(),
+    "cuda_graphs": st.booleans(),
     "compiled": st.booleans(),
     "optimizer_barrier": st.just(True),
     "offload": st.builds(Offload, optimizer=SHARE, activations=SHARE, weights=st.sampled_from([0.0, 1.0])),

@@ -22,12 +22,19 @@ Megatron-LM's layers from before it (`core_modules` false) count as plain ones: 
 vTrain (arXiv 2312.12391, whose authors found measured steps within 8.4 % of theirs) small models then come out as much
 too long as large ones, 19 %, and as Megatron-Core's 109 %."""
 
-MODULES = "Megatron-Core's modules take " + ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
-MODULES += " times as long to issue as plain ones (0.16.1 on the host of an H200)"
+EXPERTS_ISSUE = {"forward": 1.7, "backward": 1.5}
+"""Times that a layer of Megatron-Core with experts takes longer to issue than one with a dense MLP: router, permuting,
+all-to-all and one expert for all that are grouped (`calibration.issue_ratios --network megatron-experts` beside
+`megatron`: 1.63 - 1.79 and 1.48 - 1.51, one core of an AMD EPYC, torch 2.13, Megatron-Core 0.16.1, 2026-11-30;
+no GPU's host was measured). Of experts in plain layers nothing is known."""
 
 COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
 """The same of plain layers that are compiled one by one: their wrappers (`calibration.issue_ratios --device cuda
 --network compiled`: 1.65, 1.12 and 1.05; on a CPU 1.25 and 0.8)."""
+
+
+issued = symbol("issued")
+"""0 where a CUDA graph replays the kernels of the passes (the plan's `cuda_graphs`), else 1."""
 
 
 def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[Expr, Expr]]:
@@ -46,7 +53,7 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
         backward = 2 * forward[0], 2 * forward[1]
     else:
         launches = _launched(ops)[0]
-        longer = {way: _longer(way) for way in ("forward", "backward")}
+        longer = {way: _longer(way, kind) for way in ("forward", "backward")}
         forward, backward = (launches, longer["forward"] * issue), (2 * launches, longer["backward"] * 2 * issue)
     whole = share * symbol("full")
     passes = {"forward": forward, "backward": (backward[0] + whole * forward[0], backward[1])}
@@ -54,13 +61,13 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     if isinstance(kind, BlockKind) and kind.mixer not in GATES:
         looked_at = share * native * symbol("selective") * symbol("selective_issue_s") / 2
         own = tempo * symbol("tempo_issue_s") / 3
-        repeated = (_longer("forward") - 1) * issue
+        repeated = (_longer("forward", kind) - 1) * issue
         more = {
             "forward": looked_at + own,
             "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + repeated),
         }
     return {
-        name: (maximum(symbol("host_s_per_launch") * n, own + more[name]), own + more[name])
+        name: (issued * maximum(symbol("host_s_per_launch") * n, own + more[name]), issued * (own + more[name]))
         for name, (n, own) in passes.items()
     }
 
@@ -88,6 +95,14 @@ def lead_of_backward(structure: Structure) -> Expr:
     return int(runs_ahead(structure)) * (1 - symbol("on_host")) * alone * (1 - 1 / symbol("microbatches"))
 
 
+def told(model: Model) -> str:
+    """Return what is assumed of Megatron-Core's modules, as text."""
+    times = ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
+    text = f"Megatron-Core's modules take {times} times as long to issue as plain ones (0.16.1 on the host of an H200)"
+    more = " and ".join(f"{t:g}" for t in EXPERTS_ISSUE.values())
+    return f"{text}; layers with experts {more} times as long as others (on a CPU)" if model.has_experts else text
+
+
 def in_core(model: Model, plan: Plan) -> bool:
     """Return whether some layers are modules of Megatron-Core, as `MEGATRON_ISSUE` counts them."""
     kinds = Structure.of(model).kinds
@@ -100,13 +115,15 @@ def head_issue(structure: Structure, ops: Sequence[Op]) -> Expr:
         known = sum(traced.issued(end, *table.PHASES)[1] for end in structure.ends)
     else:
         known = _longer("ends") * symbol("ends_issue_s")
-    return maximum(symbol("host_s_per_launch") * sum(op.launches for op in ops), known)
+    return issued * maximum(symbol("host_s_per_launch") * sum(op.launches for op in ops), known)
 
 
-def _longer(part: str) -> Expr:
-    """Return 1, or with Megatron-Core's modules `MEGATRON_ISSUE`, with compiled layers `COMPILED_ISSUE`."""
+def _longer(part: str, kind: BlockKind | None = None) -> Expr:
+    """Return 1, or with Megatron-Core's modules `MEGATRON_ISSUE` (and `EXPERTS_ISSUE` where a layer's `kind` has
+    them), with compiled layers `COMPILED_ISSUE`."""
     core, compiled = symbol("core"), symbol("compiled")
-    return 1 + core * (MEGATRON_ISSUE[part] - 1) + (1 - core) * compiled * (COMPILED_ISSUE[part] - 1)
+    modules = MEGATRON_ISSUE[part] * (EXPERTS_ISSUE[part] if kind and kind.mlp == "moe" else 1)
+    return 1 + core * (modules - 1) + (1 - core) * compiled * (COMPILED_ISSUE[part] - 1)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

@@ -39,6 +39,7 @@ CHANGES = {
     "overlap_dp": ({}, False),
     "precision": ({}, "fp8"),
     "compiled": ({}, True),
+    "cuda_graphs": ({}, True),
     "fused_wgrad": ({}, False),
     "scatter_gather": ({"tp": 2, "pp": 2, "sequence_parallel": False}, False),
     "tp_overlap": ({"tp": 2}, False),
@@ -89,7 +90,7 @@ def test_simulated(name, cluster):
     """`dp` is what the other degrees leave of the devices: it cannot change alone."""
     beside, value = CHANGES[name]
     model = models["lstm-lm"] if name == "recurrent_kernel" else MODEL
-    on = CLUSTER if name == "core_modules" else cluster
+    on = CLUSTER if name in ("core_modules", "cuda_graphs") else cluster
     before, after = (step(given, on, model) for given in (beside, beside | {name: value}))
     seen = [(s.step_time_s, s.peak_memory_bytes, s.mfu, s.timeline.schedule.texts()) for s in (before, after)]
     assert seen[0] != seen[1]
@@ -131,8 +132,8 @@ def test_emitted(target, name):
     """Another value makes another file, or where the target has one schedule only, a refusal."""
     beside, value = OTHER.get((target, name), CHANGES[name])
     settings = {**START.get(target, {}), **beside}
-    # Megatron-LM runs no experts without sequence parallelism.
-    model = DENSE if (target, name) == ("megatron", "sequence_parallel") else MODEL
+    # Megatron-LM runs no experts without sequence parallelism, nor in graphs.
+    model = DENSE if target == "megatron" and name in ("sequence_parallel", "cuda_graphs") else MODEL
     if name in settings and name != "virtual_stages" and settings[name] == value:
         settings[name] = 0
     before = sim.plans.emitted(step(settings, model=model), target)
