@@ -24,7 +24,7 @@ EXPERTS_SIGMA_LOG, OTHERS_SIGMA_LOG = 0.09, 0.315
 """Standard deviations of the log of a step time that mixtures of experts add where no fitted run had any: in stacks of
 plain attention, and in those that have state spaces or sinks too. With them the 80 % interval holds 80 % of the public
 runs of either kind (NVIDIA, Megatron-Bridge 25.09 - 26.08: 75 runs of four models, 61 of six) and as much with every
-model counting the same; by what the others of its kind need, it holds 77 and 79 % of the runs of models left out. Much
+model counting the same; by what the others of its kind need, it holds 84 and 79 % of the runs of models left out. Much
 of it is software: one configuration took from 6.4 to 11.0 s within nine months."""
 
 

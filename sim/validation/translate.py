@@ -97,6 +97,8 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     """
     facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
+    if LORA in row.notes:
+        notes.texts.append(f"{LORA}: predicted as if all weights were trained, as a plan has no adapters")
     blank = {key: value for key, value in _merged(facts, "blank").items() if getattr(row, key) is None}
     told = replace(row, **blank | _merged(facts, "row"))
     cluster = _cluster(told, profile, notes)
@@ -107,6 +109,10 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     inputs.check_served(plan, cluster)
     check_schedule(placed)
     return Case(row, model, cluster, placed, (*notes.texts, *model.assumptions, *cluster.assumptions))
+
+
+LORA = "LoRA"
+"""What the notes of a run say that trains adapters alone (arXiv 2106.09685)."""
 
 
 @cache

@@ -427,6 +427,11 @@ def test_a_recipe_counts_from_the_release_that_has_it(tmp_path) -> None:
     assert case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **dense).plan.token_dispatcher == "alltoall"
 
 
+def test_a_run_of_adapters_is_predicted_with_a_word_of_it(tmp_path) -> None:
+    found = [case(tmp_path, notes=notes).assumptions for notes in ("tables; LoRA Performance", "tables")]
+    assert ["LoRA" in " ".join(each) for each in found] == [True, False]
+
+
 def test_aliases_have_sources_and_known_parts() -> None:
     held = json.loads(folder("aliases.json").read_text())
     assert len(held["models"]["source"]) > 10
