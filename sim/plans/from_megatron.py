@@ -60,7 +60,6 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
     recompute, modules = _recompute(flags, model)
     sequence_parallel = flags.given("sequence_parallel") and tp > 1
     zero = _zero(flags, tp * pp * cp, cp, gpus)
-    graphs = _graphs(flags)
     fields = {
         "tp": tp,
         "pp": pp,
@@ -79,19 +78,16 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         "microbatch_group_size": _group(flags, chunks),
         # FSDP overlaps whatever the argument says (core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py).
         "overlap_dp": flags.given("overlap_grad_reduce") or zero["zero"] > 1,
-        "fused_wgrad": _fused_wgrad(flags),
         **zero,
-        "cross_entropy": _cross_entropy(flags),
+        **_kernels(flags),
         **recompute,
         **_offload(flags, model_layers),
         **_precision(flags),
         **_dispatcher(flags),
-        "cuda_graphs": graphs == GRAPHED,
     }
     for name in ("overlap_param_gather", "ckpt_format", SCATTER_GATHER, f"no_{SCATTER_GATHER}"):
         flags.asked.add(name)
     experts = _experts(flags)
-    graphed_parts = f"--cuda-graph-scope {graphs}: predicted with kernels launched one by one"
     pair = model is not None and model.family == "encoder-decoder"
     other = [*other_sizes(flags, model, **(SIZES_OF_T5 if pair else SIZES))]
     return made(
@@ -105,7 +101,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
         modules,
         _recipe(flags),
-        graphed_parts if graphs not in ("", GRAPHED) else "",
+        _partly_graphed(flags),
         *experts,
         *other,
     )
@@ -221,15 +217,23 @@ def _global_batch(flags: Flags, inner: int, gpus: int | None) -> int:
     return flags.whole("micro_batch_size", 1) * quotient("gpus", gpus, inner, "GPUs")
 
 
-def _fused_wgrad(flags: Flags) -> bool:
+def _kernels(flags: Flags) -> Mapping[str, object]:
+    """Return what runs as one kernel, and whether graphs replay kernels; of cross-entropies TransformerEngine's is
+    "fused", while Megatron-LM's own keeps fp32 logits, fused or not."""
     on = flags.given(FUSED_WGRAD) or FUSED_WGRAD not in flags
-    return on and not flags.given(f"no_{FUSED_WGRAD}")
-
-
-def _cross_entropy(flags: Flags) -> str | None:
-    """Return "fused" for TransformerEngine's kernel; Megatron-LM's own keeps fp32 logits, fused or not."""
     kind = flags.text("cross_entropy_fusion_impl", "native", ("native", "te"))
-    return "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None
+    return {
+        "fused_wgrad": on and not flags.given(f"no_{FUSED_WGRAD}"),
+        "cross_entropy": "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None,
+        "cuda_graphs": _graphs(flags) == GRAPHED,
+    }
+
+
+def _partly_graphed(flags: Flags) -> str:
+    """Return a note where CUDA graphs are of parts of the passes."""
+    scope = _graphs(flags)
+    partly = scope not in ("", GRAPHED)
+    return f"--cuda-graph-scope {scope}: predicted with kernels launched one by one" if partly else ""
 
 
 def _graphs(flags: Flags) -> str:
