@@ -86,5 +86,5 @@ def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:
         yield "experts are balanced: model.imbalance = 1, as many rows on every rank of plan.ep"
     if sigma := experts_sigma(model, level):
         more = " beside state spaces or sinks" if other_layers(model) else ""
-        off = f"80 % of public runs that have some{more} lie within a factor of {exp(Z80 * sigma):.1f}"
+        off = f"public runs that have some{more} ask for {100 * (exp(Z80 * sigma) - 1):.0f} % by themselves"
         yield f"experts were in no fitted run, so that the interval is wider: {off}; runs of your own narrow it"
