@@ -92,3 +92,18 @@ def test_experts_that_deepspeed_does_not_spread_are_noted(parts, ep, said):
     )
     step = sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8, zero=1, ep=ep))
     assert any("those of m must be added" in note for note in notes(step, "deepspeed")) is said
+
+
+def test_who_sends_tokens_to_experts_is_noted_where_no_setting_says_it():
+    model = Model(
+        name="m", layers=4, hidden=512, heads=8, seq=256, norm="rmsnorm", gated_mlp=True, bias=False,
+        positions="rope", experts=4, experts_per_token=2, moe_ffn=512, tied_embeddings=False,
+    )  # fmt: skip
+    plan = Plan(global_batch=8, zero=3, ep=2, framework="torch", token_dispatcher="deepep", ep_overlap=True)
+    step = sim.simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), plan)
+    titan, deepspeed = (" ".join(notes(step, target)) for target in ("torchtitan-0.3", "deepspeed"))
+    assert "plan.token_dispatcher deepep: in torchtitan the network says so, by moe_comm_backend" in titan
+    assert "plan.ep_overlap true: torchtitan has false" in titan
+    assert "plan.token_dispatcher deepep, plan.ep_overlap true: DeepSpeed's configuration does not say so" in deepspeed
+    alone = sim.simulate(model, step.cluster, plan.but(ep=1))
+    assert not any("token_dispatcher" in note or "ep_overlap" in note for note in notes(alone, "torchtitan-0.3"))

@@ -115,6 +115,9 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"zero": 1, "ep": 4, "fsdp_shard": 2}, "fsdp_shard"),
         ("megatron", {"offload": Offload(optimizer=0.5)}, "offload"),
         ("megatron", {"zero": 2, "overlap_dp": False}, "overlap_dp"),
+        ("megatron", {"cuda_graphs": True}, "cuda_graphs"),
+        ("torchtitan", {"zero": 3, "ep": 4, "tp": 4, "cuda_graphs": True}, "cuda_graphs"),
+        ("torchtitan-0.3", {"zero": 3, "ep": 2, "tp": 4, "cuda_graphs": True}, "cuda_graphs"),
         ("torchtitan", {"zero": 3, "etp": 2, "tp": 2, "ep": 2}, "etp"),
         ("torchtitan", {"ep": 4, "zero": 0}, "ep"),
         *((t, {"tempo": True, "zero": 2}, "tempo") for t in ("torchtitan", "megatron", "deepspeed")),
@@ -126,6 +129,23 @@ def test_a_target_refuses_by_knob(target, settings, knob):
     placed = Plan(global_batch=16, **settings).on(MODEL, CLUSTER)
     assert [error.path for error in refusals(MODEL, placed, target)] == [f"plan.{knob}"]
     assert not list(refusals(MODEL, placed, "any"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "piped", "refused"),
+    [
+        ({}, False, False),
+        ({"mtp_layers": 1}, False, True),
+        ({"mtp_layers": 1}, True, False),
+        ({"mtp_layers": 2}, True, True),
+        ({"pattern": "MEMEMEME"}, False, True),
+    ],
+)
+def test_megatron_hides_exchanges_of_transformer_layers(parts, piped, refused):
+    model = Model(name="small", **DIMENSIONS, experts=4, experts_per_token=2, moe_ffn=512, bias=False, **parts)
+    given_ = {"pp": 2, "virtual_stages": 2} if piped else {}
+    placed = Plan(global_batch=16, ep=2, ep_overlap=True, zero=1, **given_).on(model, CLUSTER)
+    assert [error.path for error in refusals(model, placed, "megatron")] == ["plan.ep_overlap"] * refused
 
 
 @pytest.mark.parametrize(
