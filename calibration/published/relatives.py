@@ -108,9 +108,10 @@ def _move(target: Relative, public: Public) -> Move:
         return Move(by, sigma, f"{how}, by datasheet peaks", text)
     anchored = ratios(base, wanted, *(measured_peak(public, name) for name in (target.base, target.peak)))
     whose = f"measured matmul peaks of {base.name} and {target.peak}"
-    if target.peak != target.device:
-        whose += f" (assumed to hold for {target.device}, whose 16-bit datasheet peak is the same)"
-    return Move(anchored, sigma, f"{how}, by {whose}", text)
+    if target.peak == target.device:
+        return Move(anchored, sigma, f"{how}, by {whose}", text)
+    whose += f" (assumed to hold for {target.device}, whose 16-bit datasheet peak is the same)"
+    return _under_limit(Move(anchored, sigma, f"{how}, by {whose}", text), device(target.peak), wanted)
 
 
 def peak_sigma(public: Public) -> tuple[float, str]:
@@ -125,7 +126,7 @@ def peak_sigma(public: Public) -> tuple[float, str]:
 
 
 def _under_limit(move: Move, base: Device, wanted: Device) -> Move:
-    """Return the move with the clock that a lower power limit leaves.
+    """Return the move with the clock that another power limit leaves.
 
     Assumed: dynamic power grows with clock x voltage^2, and voltage with the root of the clock, so clock ~ power^(1/2):
     with a voltage in proportion it would be power^(1/3), and where the voltage has reached its floor the clock falls
@@ -134,7 +135,7 @@ def _under_limit(move: Move, base: Device, wanted: Device) -> Move:
     """
     left = (wanted.power_w.value - wanted.idle_power_w.value) / (base.power_w.value - base.idle_power_w.value)
     clock = left ** (1 / 2)
-    edge = log(clock / left) / Z80
+    edge = abs(log(clock / left)) / Z80
     limit = f"{wanted.power_w.value:g} W instead of {base.power_w.value:g} W"
     return Move(
         replace(move.by, compute=move.by.compute * clock),

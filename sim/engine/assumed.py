@@ -7,7 +7,7 @@ from sim.catalog import names, newer_profile, profiled_device
 from sim.costs.carry import ratios
 from sim.costs.profile import Z80, Profile, load_profile
 from sim.costs.run_level import RunLevelSet
-from sim.engine.certainty import experts_sigma, other_layers
+from sim.engine.certainty import experts_sigma
 from sim.specs import Cluster, Model, Plan
 from sim.specs.catalog import device, precision
 from sim.units import si
@@ -85,6 +85,6 @@ def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:
     if plan.ep > 1 and model.imbalance == 1 and not model.capacity_factor:
         yield "experts are balanced: model.imbalance = 1, as many rows on every rank of plan.ep"
     if sigma := experts_sigma(model, level):
-        more = " beside state spaces or sinks" if other_layers(model) else ""
-        off = f"public runs that have some{more} ask for {100 * (exp(Z80 * sigma) - 1):.0f} % by themselves"
-        yield f"experts were in no fitted run, so that the interval is wider: {off}; runs of your own narrow it"
+        off = f"public runs that have them ask for {100 * (exp(Z80 * sigma) - 1):.0f} % by themselves"
+        wider = f"so that the interval is wider: {off}; runs of your own narrow it"
+        yield f"experts beside state spaces or sinks were in no fitted run, {wider}"

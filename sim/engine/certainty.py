@@ -20,19 +20,17 @@ MEGATRON_SIGMA_LOG = 0.32
 times as long to issue as without on a CPU, 1.18 times on the host of an H200 (`calibration.issue_ratios --network
 megatron-fused`)."""
 
-EXPERTS_SIGMA_LOG, OTHERS_SIGMA_LOG = 0.09, 0.315
-"""Standard deviations of the log of a step time that mixtures of experts add where no fitted run had any: in stacks of
-plain attention, and in those that have state spaces or sinks too. With them the 80 % interval holds 80 % of the public
-runs of either kind (NVIDIA, Megatron-Bridge 25.09 - 26.08: 75 runs of four models, 61 of six) and as much with every
-model counting the same; by what the others of its kind need, it holds 84 and 79 % of the runs of models left out. Much
-of it is software: one configuration took from 6.4 to 11.0 s within nine months."""
+EXPERTS_SIGMA_LOG = 0.32
+"""Standard deviation of the log of a step time that mixtures of experts add in stacks that have state spaces or
+attention with sinks too, where no fitted run had any: with it the 80 % interval holds 80 % of 61 public runs of six
+such models (NVIDIA, Megatron-Bridge 25.09 - 26.08), also with every model counting the same; by what the others need,
+it holds 79 % of the runs of a model that is left out. In stacks of plain attention it takes none: 81 % of 75 such runs
+of four models lie inside without."""
 
 
 def experts_sigma(model: Model, level: RunLevelSet) -> float:
     """Return the standard deviation of the log of a step time that a model's experts add to a run level's."""
-    if not model.has_experts or level.experts:
-        return 0.0
-    return OTHERS_SIGMA_LOG if other_layers(model) else EXPERTS_SIGMA_LOG
+    return EXPERTS_SIGMA_LOG if model.has_experts and other_layers(model) and not level.experts else 0.0
 
 
 def other_layers(model: Model) -> bool:

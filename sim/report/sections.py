@@ -305,7 +305,7 @@ def certainty_section(step: Step) -> str:
         hosts = waiting_sigma(step.waiting, step.model, step.plan)
         parts["other hosts than the one whose issue of kernels is known"] = hosts
     if experts := experts_sigma(step.model, step.level):
-        parts["mixtures of experts, which none of these runs had"] = experts
+        parts["experts beside state spaces or sinks, which none of these runs had"] = experts
     if step.plan.software_year is not None:
         parts["software of another year"] = software_sigma(step.plan.software_year)
     if profile.session:
