@@ -52,6 +52,15 @@ def residual(direction: str, e: Expr, dropped: bool) -> Expr:
     return 3 * e + (1 if direction == "forward" else dropout(e))
 
 
+def weighted_bias(direction: str, e: Expr) -> Expr:
+    """Return the bytes per element of x + p b, of a weight p in fp32 for each row, as Megatron-Core adds the biases of
+    experts' outputs (`TEGroupedMLP._apply_bias`, 0.16.1): product, sum and joined rows in fp32, then cast.
+
+    Backward: the cast's gradient, that of x (cast, joined), and product and sum for each of b and p.
+    """
+    return 6 * FP32 + 2 * e if direction == "forward" else 8 * FP32 + 4 * e
+
+
 def cross_entropy(direction: str, e: Expr) -> Expr:
     """Return the bytes per logit of a softmax cross-entropy in fp32; 16-bit logits are cast to it (read e, write 4).
 

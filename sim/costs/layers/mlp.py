@@ -1,6 +1,7 @@
 """MLPs: dense, and a mixture of experts with its routing and all-to-all (GShard, arXiv 2006.16668)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sim.costs import volume
 from sim.costs.algebra import Expr, minimum, symbol
@@ -15,6 +16,7 @@ from sim.costs.layers.ops import (
     hidden,
     in_fp32,
     moved,
+    repeated,
     sequence_parallel,
     tp,
     tp_group,
@@ -54,6 +56,16 @@ def routed_rows(size: Sizes) -> Expr:
     return size.tokens / tp * etp * top_k * expert_load
 
 
+def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
+    """Yield the biases of experts' outputs as Megatron-Core adds them: one of `local` experts after the other, by two
+    kernels forward and five backward, between which the traffic of those that join and cast all rows is shared."""
+    on = symbol("core") * symbol("mlp_bias")
+    for name, phase, way, kernels in (("", "forward", "forward", 2), (" dgrad", "backward_input", "backward", 5)):
+        each = volume.weighted_bias(way, element_bytes) * rows / local * expert_hidden / kernels
+        op = repeated(kernels * local, moved, f"expert bias{name}", phase, each)
+        yield replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
+
+
 def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     """Yield router, dispatch, expert products, combine, and the shared experts that every token passes.
 
@@ -72,6 +84,7 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield moved("permute dgrad", "backward_input", 2 * sent)
     local = experts / ep
     yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
+    yield from _late_biases(rows, local)
     yield moved("unpermute", "forward", 3 * sent)
     yield moved("unpermute dgrad", "backward_input", 3 * sent)
     sent = sent * expert_load

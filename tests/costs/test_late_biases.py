@@ -1,0 +1,69 @@
+"""What Megatron-Core adds to experts' outputs row by row: the biases, weighted (`TEGroupedMLP._apply_bias`)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sim.costs import volume
+from sim.engine.step import simulate
+from sim.specs import Cluster, Model, Plan
+
+MODEL = Model(
+    name="experts", layers=2, hidden=1024, heads=16, vocab=32_000, seq=1024, experts=8, experts_per_token=2,
+    moe_ffn=2048, mlp_bias=True,
+)  # fmt: skip
+CLUSTER = Cluster.of("h100-sxm-80gb", nodes=1)
+EXPERTS, ROWS, WIDTH = 4, 256, 512
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that operations read and write, and those of them that work on the rows of one expert."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes, self.launches = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view and func.__name__ != "detach.default":
+            held = [t for t in tree_leaves((args, out)) if isinstance(t, torch.Tensor)]
+            self.bytes += sum(t.numel() * t.element_size() for t in held)
+            self.launches += max(t.numel() for t in held) == ROWS * WIDTH
+        return out
+
+
+def test_bytes_and_launches_are_those_of_pytorch():
+    x = torch.randn(EXPERTS * ROWS, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    biases = [torch.randn(WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(EXPERTS)]
+    weights = torch.rand(EXPERTS * ROWS, 1, requires_grad=True)
+    with Traffic() as forward:
+        parts = zip(x.split([ROWS] * EXPERTS), biases, weights.split([ROWS] * EXPERTS), strict=True)
+        y = torch.cat([t + b * p for t, b, p in parts]).to(x.dtype)
+    gradient = torch.ones_like(y)
+    with Traffic() as backward:
+        torch.autograd.grad(y, [x, *biases, weights], gradient)
+    for way, found, launches in (("forward", forward, 2), ("backward", backward, 5)):
+        assert found.bytes == pytest.approx(volume.weighted_bias(way, 2) * x.numel(), rel=0.003)
+        assert found.launches == launches * EXPERTS
+
+
+def late(model=MODEL, **given):
+    step = simulate(model, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 4} | given))
+    return {op.name: op for op in step.operations if op.name.startswith("expert bias")}
+
+
+def test_every_local_expert_adds_its_own():
+    forward, backward = (late()[name] for name in ("expert bias", "expert bias dgrad"))
+    rows = 1024 * 2
+    assert (forward.bytes, backward.bytes) == (28 * rows * 1024, 40 * rows * 1024)
+    assert (forward.launches, backward.launches) == (2 * 2, 5 * 2)
+    assert late(ep=2)["expert bias"].launches == 2 * 4
+
+
+def test_nobody_else_pays_for_them():
+    assert not late(replace(MODEL, mlp_bias=False))
+    assert not late(framework="torch")
+    assert not late(core_modules=False)
