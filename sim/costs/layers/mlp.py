@@ -56,14 +56,29 @@ def routed_rows(size: Sizes) -> Expr:
     return size.tokens / tp * etp * top_k * expert_load
 
 
+def _in_core(on: Expr, op: Op) -> Op:
+    """Return an operation that only Megatron-Core's layers have, where `on` is 1."""
+    on *= symbol("core")
+    return replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
+
+
+def _sorts(rows: Expr, local: Expr) -> Iterator[Op]:
+    """Yield how rows that came from all ranks are put in the order of `local` experts, and back before they return.
+
+    Megatron-Core's all-to-all alone, where a rank has several (`MoEAlltoAllTokenDispatcher`, 0.16.1: permutation 2,
+    `sort_chunks_by_idxs`): DeepEP's kernels deliver tokens once, and `permute` alone copies them.
+    """
+    on = (1 - symbol("dispatch_once")) * minimum(1, local - 1)
+    for name, phase in (("", "forward"), (" dgrad", "backward_input")):
+        yield _in_core(on, repeated(2, moved, f"sort{name}", phase, 2 * element_bytes * rows * expert_hidden))
+
+
 def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
     """Yield the biases of experts' outputs as Megatron-Core adds them: one of `local` experts after the other, by two
     kernels forward and five backward, between which the traffic of those that join and cast all rows is shared."""
-    on = symbol("core") * symbol("mlp_bias")
     for name, phase, way, kernels in (("", "forward", "forward", 2), (" dgrad", "backward_input", "backward", 5)):
         each = volume.weighted_bias(way, element_bytes) * rows / local * expert_hidden / kernels
-        op = repeated(kernels * local, moved, f"expert bias{name}", phase, each)
-        yield replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
+        yield _in_core(symbol("mlp_bias"), repeated(kernels * local, moved, f"expert bias{name}", phase, each))
 
 
 def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -83,6 +98,7 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield moved("permute", "forward", 2 * sent)
     yield moved("permute dgrad", "backward_input", 2 * sent)
     local = experts / ep
+    yield from _sorts(rows, local)
     yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
     yield from _late_biases(rows, local)
     yield moved("unpermute", "forward", 3 * sent)

@@ -1,4 +1,5 @@
-"""What Megatron-Core adds to experts' outputs row by row: the biases, weighted (`TEGroupedMLP._apply_bias`)."""
+"""What Megatron-Core's experts do beside their products: rows are sorted (`MoEAlltoAllTokenDispatcher`), and biases of
+the outputs weighted and added (`TEGroupedMLP._apply_bias`)."""
 
 from dataclasses import replace
 
@@ -50,20 +51,33 @@ def test_bytes_and_launches_are_those_of_pytorch():
         assert found.launches == launches * EXPERTS
 
 
-def late(model=MODEL, **given):
+def extra(model=MODEL, **given):
     step = simulate(model, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 4} | given))
-    return {op.name: op for op in step.operations if op.name.startswith("expert bias")}
+    return {op.name: op for op in step.operations if op.name.startswith(("expert bias", "sort"))}
 
 
-def test_every_local_expert_adds_its_own():
-    forward, backward = (late()[name] for name in ("expert bias", "expert bias dgrad"))
+def test_every_local_expert_adds_its_own_bias():
+    forward, backward = (extra()[name] for name in ("expert bias", "expert bias dgrad"))
     rows = 1024 * 2
     assert (forward.bytes, backward.bytes) == (28 * rows * 1024, 40 * rows * 1024)
     assert (forward.launches, backward.launches) == (2 * 2, 5 * 2)
-    assert late(ep=2)["expert bias"].launches == 2 * 4
+    assert extra(ep=2)["expert bias"].launches == 2 * 4
+
+
+@pytest.mark.parametrize("name", ["sort", "sort dgrad"])
+def test_rows_are_sorted_for_local_experts_and_back(name):
+    """Twice read and written, in 16 bits."""
+    found = extra()[name]
+    assert (found.bytes, found.launches) == (2 * 2 * 2 * 1024 * 2 * 1024, 2)
+    assert name in extra(ep=1)
+
+
+@pytest.mark.parametrize("given", [{"ep": 8}, {"token_dispatcher": "deepep"}])
+def test_one_local_expert_and_tokens_sent_once_need_no_sorting(given):
+    assert set(extra(**given)) == {"expert bias", "expert bias dgrad"}
 
 
 def test_nobody_else_pays_for_them():
-    assert not late(replace(MODEL, mlp_bias=False))
-    assert not late(framework="torch")
-    assert not late(core_modules=False)
+    assert set(extra(replace(MODEL, mlp_bias=False))) == {"sort", "sort dgrad"}
+    assert not extra(framework="torch")
+    assert not extra(core_modules=False)
