@@ -54,7 +54,7 @@ CHANGES = {
     "product_kernel": ({}, "task-mapped"),
     "recurrent_kernel": ({}, "default"),
     "tempo": ({}, True),
-    "optimizer_barrier": ({"pp": 4, "schedule": "zb-h2"}, True),
+    "optimizer_barrier": ({"pp": 8, "schedule": "zb-h2"}, True),
     "offload": ({}, Offload(optimizer=1.0)),
     "recompute_layers": ({"recompute": "full"}, 2),
     "stages": ({}, (HALF, StagePlan(layers=4, dp=8, recompute="full"))),
