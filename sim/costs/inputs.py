@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.costs.contention import contention_values
-from sim.costs.kernels import ALIGNED, narrow
+from sim.costs.kernels import ALIGNED, BOTH, narrow
 from sim.costs.memory import parameter_symbols
 from sim.costs.mesh import Mesh, group_values, twins
 from sim.costs.profile import Profile, load_profile
+from sim.specs.catalog import device as catalog_device
 from sim.specs.catalog import precision, precisions
 from sim.specs.cluster import Cluster
 from sim.specs.device import Device
@@ -190,6 +191,34 @@ def attention_time(kernel: str, cluster: Cluster) -> float:
     return ATTENTION_KERNELS[kernel] / ATTENTION_KERNELS[own]
 
 
+HOPPER = "h100-sxm-80gb"
+SCAN_KEYS = 256
+"""Tokens of a chunk at which rates are compared (state-spaces/mamba's own)."""
+
+
+def scan_times(cluster: Cluster) -> dict[str, float]:
+    """Return the time of products in a scan over that of the device's fused attention, by symbol name.
+
+    Mamba-2's kernels are written in Triton, with tiles that leave the matrix units idle that came after Hopper: there
+    they are taken to be as fast, per SM and clock, as attention on an H100, which its scans agree with
+    (`tests/costs/test_layers.py`). Of those units' kernels nobody has published a scan; a scan of Mamba-3, also in
+    Triton, took 0.75 times as long on a GB200 as on an H200 (state-spaces/mamba issue 904), whose SMs and clocks give
+    0.8 and whose bandwidths 0.6.
+    """
+    if "fp4" not in cluster.hardware.rates:
+        return {f"scan_{direction}": 1.0 for direction in BOTH}
+    own = _per_cycle(load_profile(cluster.profile), cluster.hardware)
+    hopper = _per_cycle(load_profile(HOPPER), catalog_device(HOPPER))
+    return {f"scan_{direction}": max(1.0, own[direction] / hopper[direction]) for direction in BOTH}
+
+
+def _per_cycle(profile: Profile, device: Device) -> dict[str, float]:
+    """Return by direction the FLOP that fused attention over `SCAN_KEYS` keys does per SM and clock."""
+    held = {direction: profile.model_of(("attention", direction)).parameters for direction in BOTH}
+    clocks = device.sms.value * device.boost_hz.value
+    return {d: p["rate"] * SCAN_KEYS / (SCAN_KEYS + p["s0"]) / clocks for d, p in held.items()}
+
+
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """Return the symbols of a plan's settings that no search varies: precision, fusion, overlap, framework.
 
@@ -214,6 +243,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "core": float(plan.core_modules),
         "ring": float(plan.framework == "torch"),
         "attention_kernel": attention_time(plan.attention_kernel, cluster),
+        **scan_times(cluster),
         "recurrent_apart": float(plan.recurrent_kernel == "default"),
         "either_layout": float(plan.recurrent_kernel == "fused"),
         "composite_norm": composite_norm(plan),

@@ -158,6 +158,8 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     width = rows * moe_ffn / etp
     routed = (input_bytes + element_bytes) * rows * expert_hidden + element_bytes * width * columns
     routed -= tempo.of_activation(kind, width)
+    if kind.clamped:  # beside what the clamps read, what the activation does
+        routed += symbol("core") * element_bytes * 2 * width
     if kind.latent:  # what both projections read
         routed += size.tokens / tp * (input_bytes * hidden + element_bytes * expert_hidden)
     return dense + routed + 4 * size.tokens / tp * symbol("experts")
@@ -194,6 +196,8 @@ def _dropped_by_modules(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, E
         return s.scores, s.scores
     norms, width = len(separate_norms(kind)), routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
     out = input_bytes * size.norm_tokens * hidden * norms + element_bytes * width
+    if kind.clamped:  # the clamps are within moe_act
+        out += symbol("core") * element_bytes * 2 * width
     if kind.mixer == "mla":
         out += element_bytes * size.tokens * (2 * query_width + v_width) / tp
     return out - tempo.of_norms(kind, size, norms) - tempo.of_activation(kind, width), out

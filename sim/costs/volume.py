@@ -37,6 +37,15 @@ def activation(direction: str, e: Expr, gated: bool) -> Expr:
     return (2 if direction == "forward" else 3) * e
 
 
+def clamp(direction: str, e: Expr) -> Expr:
+    """Return the bytes per element of a gated MLP's first product whose halves Megatron-Core clamps and joins again
+    (`weighted_bias_quick_geglu_impl`, 0.16.1): x read, halves written, read, joined.
+
+    Backward: of the half with two bounds both compared, masks joined, dy chosen by them; of the other with one; joined.
+    """
+    return 4 * e if direction == "forward" else (7 * e + 8) / 2 + 2 * e
+
+
 def dropout(e: Expr) -> Expr:
     """Return the bytes per element of a dropout of its own, in either direction."""
     return 2 * e + 1

@@ -5,6 +5,7 @@ from math import exp
 
 from sim.catalog import names, newer_profile, profiled_device
 from sim.costs.carry import ratios
+from sim.costs.inputs import scan_times
 from sim.costs.profile import Z80, Profile, load_profile
 from sim.costs.run_level import RunLevelSet
 from sim.engine.certainty import experts_sigma
@@ -77,6 +78,13 @@ def of_graphs(plan: Plan) -> Iterator[str]:
     """Yield what is not counted of CUDA graphs."""
     if plan.cuda_graphs:
         yield "plan.cuda_graphs: kernels as long as launched ones; memory of its own that a graph keeps is left out"
+
+
+def of_scans(model: Model, cluster: Cluster) -> Iterator[str]:
+    """Yield how fast scans are taken to be on matrix units that nobody has published one of."""
+    later = [m.hardware.name for m in cluster.members if any(t > 1 for t in scan_times(m).values())]
+    if later and "M" in model.pattern:
+        yield f"scans of state spaces on {', '.join(later)}: per SM and clock as fast as on an H100, as Triton's tiles"
 
 
 def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:

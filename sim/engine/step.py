@@ -25,7 +25,7 @@ from sim.costs.run_level import (
     straggling,
 )
 from sim.engine.assembly import COMPUTED, PAIRS, Pace, Waits, durations, footprint, pace, step_schedule
-from sim.engine.assumed import of_experts, of_graphs, of_hardware, of_profile
+from sim.engine.assumed import of_experts, of_graphs, of_hardware, of_profile, of_scans
 from sim.engine.causes import exposed, waits
 from sim.engine.certainty import experts_sigma, step_sigma, waiting_sigma
 from sim.engine.clock import TICK_S
@@ -264,6 +264,7 @@ class Step:
             *of_hardware(self.cluster, self.plan),
             *of_experts(self.model, self.plan, self.level),
             *of_graphs(self.plan),
+            *of_scans(self.model, self.cluster),
             *((issue.told(self.model),) if self.waiting and issue.in_core(self.model, self.plan) else ()),
             "fits compares reserved memory, communicators and context (nvidia_smi) of the fullest rank",
             *self._host_link,

@@ -21,7 +21,7 @@ from sim.specs.traced import Network
 ASSUMED_VOCAB = 51_200
 ASSUMED_SEQ = 2_048
 Convention = Literal["megatron", "palm"]
-OF_EXPERTS = ("experts", "shared_ffn", "moe_latent", "capacity_factor", "imbalance")
+OF_EXPERTS = ("experts", "shared_ffn", "moe_latent", "capacity_factor", "imbalance", "activation_limit")
 """What experts have, of fields that a model without any has at their defaults."""
 
 
@@ -37,7 +37,8 @@ class Model:
     width, between two projections (LatentMoE, Nemotron 3). `imbalance`: rows of the busiest expert rank over the mean
     (of ep ranks at most ep); `capacity_factor`: rows an expert takes over the mean, the rest dropped (0: none is
     dropped). `activation` is that of MLPs without a gate: "relu" keeps its output alone for the backward pass (squared
-    it keeps as much as "gelu"). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. With
+    it keeps as much as "gelu"). `activation_limit`: what the halves of a gated expert's first product are clamped to
+    (GPT OSS: 7; 0: nothing is). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. With
     `whole_qk_norm` the norms of `qk_norm` span all heads (OLMo 2, arXiv 2501.00656). MLA (DeepSeek-V2, arXiv
     2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a
     `table` (see `from_table`) the network is that one and the dimensions mean nothing.
@@ -59,6 +60,7 @@ class Model:
     ffn: Annotated[int, whole(1, 4_194_304)] = DERIVED
     gated_mlp: bool = False
     activation: Literal["gelu", "relu"] = "gelu"
+    activation_limit: Annotated[float, real(0.0, 1e6)] = 0.0
     vocab: Annotated[int, whole(1, 10_000_000)] = DERIVED
     seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"

@@ -51,6 +51,51 @@ def test_bytes_and_launches_are_those_of_pytorch():
         assert found.launches == launches * EXPERTS
 
 
+def test_clamped_halves_take_the_bytes_of_pytorch():
+    """`weighted_bias_quick_geglu_impl`, before its fused part."""
+    x = torch.randn(ROWS, 2 * WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    with Traffic() as forward:
+        gate, linear = x.chunk(2, -1)
+        y = torch.cat((gate.clamp(min=None, max=7.0), linear.clamp(min=-7.0, max=7.0)), -1)
+    gradient = torch.ones_like(y)
+    with Traffic() as backward:
+        torch.autograd.grad(y, [x], gradient)
+    for way, found in (("forward", forward), ("backward", backward)):
+        assert found.bytes == pytest.approx(volume.clamp(way, 2) * x.numel(), rel=0.003)
+
+
+def test_clamped_halves_cost_time_and_memory():
+    clamped = replace(MODEL, gated_mlp=True, mlp_bias=False, activation_limit=7.0)
+    given = {"global_batch": 8, "micro_batch": 1, "ep": 4, "token_dispatcher": "deepep"}
+    plan = Plan(**given)
+    found = {op.name: op.bytes for op in simulate(clamped, CLUSTER, plan).operations if "clamp" in op.name}
+    wide = 2 * 1024 * 2 * 2048
+    assert found == {"expert clamp": 8 * wide, "expert clamp dgrad": 15 * wide}
+    held, before = (
+        simulate(m, CLUSTER, plan).peak_memory_bytes for m in (clamped, replace(clamped, activation_limit=0))
+    )
+    assert held - before == 2 * 2 * wide  # of both layers, in 16 bits
+    again = replace(plan, recompute="selective")
+    held, before = (
+        simulate(m, CLUSTER, again).peak_memory_bytes for m in (clamped, replace(clamped, activation_limit=0))
+    )
+    assert held - before <= 2 * wide
+    for other in (Plan(**given | {"framework": "torch"}), Plan(**given | {"core_modules": False})):
+        assert not [op for op in simulate(clamped, CLUSTER, other).operations if "clamp" in op.name]
+
+
+@pytest.mark.parametrize(
+    ("given", "padded"),
+    [({}, 0), ({"precision": "fp8"}, 4), ({"precision": "fp8", "token_dispatcher": "deepep"}, 0)],
+)
+def test_rows_of_experts_are_padded_for_products_of_few_bits(given, padded):
+    """Twice read and written in either pass; HybridEP delivers them so."""
+    plan = Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 4} | given)
+    found = [op for op in simulate(MODEL, CLUSTER, plan).operations if op.name.startswith("expert padding")]
+    assert sum(op.launches for op in found) == padded
+    assert all(op.bytes == 2 * 2 * 2 * 1024 * 2 * 1024 for op in found)
+
+
 def extra(model=MODEL, **given):
     step = simulate(model, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 4} | given))
     return {op.name: op for op in step.operations if op.name.startswith(("expert bias", "sort"))}

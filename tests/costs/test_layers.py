@@ -153,6 +153,41 @@ def test_a_scan_takes_the_measured_time(seq, tokens_per_s):
     assert 2 < took["scan backward"] / took["scan forward"] < 4
 
 
+@pytest.mark.parametrize(("device", "same"), [("a100-sxm-80gb", True), ("h200-sxm-141gb", True), ("gb300", False)])
+def test_a_scan_leaves_newer_matrix_units_idle(device, same):
+    """Its products are as fast as attention's, on Blackwell no faster per SM and clock than on Hopper."""
+    model = Model(layers=1, pattern="M", hidden=4096, heads=32, vocab=1024, seq=8192)
+    step = simulate(model, Cluster.of(device, nodes=1), Plan(global_batch=8))
+    said = [text for text in step.assumptions if text.startswith("scans of state spaces")]
+    assert (said == []) == same
+    times = inputs.scan_times(Cluster.of(device, nodes=1))
+    assert set(times) == {"scan_forward", "scan_backward"}
+    assert (set(times.values()) == {1.0}) == same
+    if not same:
+        hopper = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8))
+        took = {
+            n: sum(o.seconds for o in s.operations if o.name.startswith("scan")) for n, s in enumerate((step, hopper))
+        }
+        assert 1.2 < took[1] / took[0] < 2.4  # between those of SMs and clocks, and of bandwidths
+
+
+@pytest.mark.parametrize(
+    ("given", "copies"),
+    [({"micro_batch": 1}, 0), ({"micro_batch": 2}, 2), ({"micro_batch": 2, "framework": "torch"}, 0)],
+)
+def test_scans_of_several_samples_are_turned_before_and_behind(given, copies):
+    """[token, sample] to [sample, token], of what the in-projection gives and of what the scan does."""
+    model = Model(layers=1, pattern="M", hidden=4096, heads=32, vocab=1024, seq=8192)
+    step = simulate(model, Cluster.of("h100-sxm-80gb", nodes=1), Plan(**{"global_batch": 16} | given))
+    found = {op.name: op for op in step.operations if op.name.startswith("scan layout")}
+    assert set(found) == ({"scan layout", "scan layout dgrad"} if copies else set())
+    for op in found.values():
+        assert op.launches == copies
+        assert op.bytes == 2 * 2 * 2 * 8192 * (
+            3 * model.ssm_width + 2 * model.ssm_groups * model.ssm_state + model.ssm_heads
+        )
+
+
 def test_a_sequence_shorter_than_a_chunk_is_one():
     size = {"ssm_heads": 8, "ssm_head_dim": 64, "ssm_groups": 1, "ssm_state": 16, "seq": 128}
     model = Model(layers=1, pattern="M", hidden=256, heads=4, vocab=1024, **size)

@@ -1,10 +1,11 @@
 """Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.costs import kernels, volume
-from sim.costs.algebra import Expr, symbol
+from sim.costs.algebra import Expr, minimum, symbol
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import tempo
 from sim.costs.layers.ops import (
@@ -203,12 +204,22 @@ def mamba(size: Sizes) -> Iterator[Op]:
     tokens, projected = size.tokens, (2 * inner + states + symbol("ssm_heads")) / tp
     yield from gemm("in projection", tokens, projected, hidden)
     yield from _whole_sequences(element_bytes * tokens * projected, element_bytes * tokens * inner / tp)
+    yield from _samples_first(2 * element_bytes * tokens * (projected + inner / tp))
     yield moved("convolution", "forward", 2 * element_bytes * tokens * (inner + states) / tp)
     yield moved("convolution dgrad", "backward_input", 4 * element_bytes * tokens * (inner + states) / tp)
     yield from _scan(tokens, size.of("core_flop"))
     yield moved("gated norm", "forward", 3 * element_bytes * tokens * inner / tp)
     yield moved("gated norm dgrad", "backward_input", 5 * element_bytes * tokens * inner / tp)
     yield from gemm("out projection", tokens, hidden, inner / tp)
+
+
+def _samples_first(moves: Expr) -> Iterator[Op]:
+    """Yield the copies that turn [token, sample] into [sample, token] before a scan and back behind it, where
+    Megatron-Core's microbatch has several samples (`MambaMixer._ssm_training`, 0.16.1)."""
+    on = symbol("core") * minimum(1, micro_batch - 1)
+    for name, phase in (("", "forward"), (" dgrad", "backward_input")):
+        op = repeated(2, moved, f"scan layout{name}", phase, moves / 2)
+        yield replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
 
 
 class Scan(NamedTuple):
@@ -228,8 +239,9 @@ SCANS = {"forward": Scan("forward", 1, 0, 3, 8, 2), "backward": Scan("backward_i
 
 
 def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
-    """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has, and the traffic of
-    its kernels, which leave the states of all chunks in memory for each other.
+    """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has (but for
+    `scan_forward` and `scan_backward`), and the traffic of its kernels, which leave the states of all chunks in memory
+    for each other.
 
     Backward, scores and states are made again, and what the decays do to the scores is one more product within.
     """
@@ -242,7 +254,8 @@ def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
         shape = {"seq": chunk, "rows": ssm_heads / tp * tokens, "head_dim": inner / ssm_heads}
         moved_bytes = scan.inputs * element_bytes * tokens * inner / tp
         moved_bytes += (scan.states_fp32_bytes + scan.states_short * element_bytes) * kept
-        products = symbol("attention_slowdown") * kernels.seconds("attention", direction, flop=flop, **shape)
+        slower = symbol("attention_slowdown") * symbol(f"scan_{direction}")
+        products = slower * kernels.seconds("attention", direction, flop=flop, **shape)
         time, counted = products + traffic_seconds(moved_bytes), scan.flop * tokens * forward_flop / tp
         yield Op(f"scan {direction}", scan.phase, "compute", time, counted, moved_bytes)
 

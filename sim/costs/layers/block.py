@@ -97,7 +97,7 @@ def _attended(kind: BlockKind, index: int) -> set[str]:
 
 def _by_modules(kind: BlockKind) -> set[str]:
     """Return the names of what Megatron-LM's modules layernorm, moe_act and mla_up_proj repeat."""
-    return {*separate_norms(kind), "expert activation"} | (LATENT_UP if kind.mixer == "mla" else set())
+    return {*separate_norms(kind), "expert clamp", "expert activation"} | (LATENT_UP if kind.mixer == "mla" else set())
 
 
 def repeats(kind: Kind, index: int) -> Callable[[Op], Expr]:

@@ -73,6 +73,25 @@ def _sorts(rows: Expr, local: Expr) -> Iterator[Op]:
         yield _in_core(on, repeated(2, moved, f"sort{name}", phase, 2 * element_bytes * rows * expert_hidden))
 
 
+def _padded(rows: Expr) -> Iterator[Op]:
+    """Yield how each expert's rows are made a multiple of what products of 8 or 4 bits read, and theirs are cut again
+    (Transformer Engine's `Fp8Padding` and `Fp8Unpadding` in `TEGroupedMLP`).
+
+    Where tokens are sent once per rank HybridEP's kernels leave room for it (`_HybridEPManager.dispatch`, 0.16.1).
+    """
+    on = (1 - symbol("dispatch_once")) * symbol("low_precision")
+    for name, phase in (("", "forward"), (" dgrad", "backward_input")):
+        yield _in_core(on, repeated(2, moved, f"expert padding{name}", phase, 2 * element_bytes * rows * expert_hidden))
+
+
+def _clamped(rows: Expr) -> Iterator[Op]:
+    """Yield how both halves of what an expert's first product gives are clamped, and joined again."""
+    size = 2 * rows * moe_ffn / etp
+    for name, phase, way, kernels in (("", "forward", "forward", 3), (" dgrad", "backward_input", "backward", 7)):
+        each = volume.clamp(way, element_bytes) * size / kernels
+        yield _in_core(1, repeated(kernels, moved, f"expert clamp{name}", phase, each))
+
+
 def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
     """Yield the biases of experts' outputs as Megatron-Core adds them: one of `local` experts after the other, by two
     kernels forward and five backward, between which the traffic of those that join and cast all rows is shared."""
@@ -100,7 +119,10 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     local = experts / ep
     yield from _sorts(rows, local)
     yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
+    if kind.clamped:
+        yield from _clamped(rows)
     yield from _late_biases(rows, local)
+    yield from _padded(rows)
     yield moved("unpermute", "forward", 3 * sent)
     yield moved("unpermute dgrad", "backward_input", 3 * sent)
     sent = sent * expert_load

@@ -32,6 +32,7 @@ class BlockKind:
     root_mean_square: bool
     joins: bool
     relu: bool
+    clamped: bool
 
     @property
     def stores_scores(self) -> bool:
@@ -62,6 +63,7 @@ class BlockKind:
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
             relu=model.activation == "relu",
+            clamped=block.mlp == "moe" and model.gated_mlp and model.activation_limit > 0,
         )
 
 

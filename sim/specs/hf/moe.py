@@ -72,6 +72,7 @@ def _gpt_oss(config: Config) -> dict[str, Any]:
         "experts": config.get("num_local_experts", 128),
         "experts_per_token": config.get("num_experts_per_tok", 4),
         "moe_ffn": raw["ffn"],
+        "activation_limit": config.get("swiglu_limit", 7.0),
         "router_bias": True,
         "window": window,
         "pattern": pattern(config, raw["layers"], lambda i: window > 0 and (i + 1) % 2 > 0, lambda i: True),
