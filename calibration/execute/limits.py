@@ -32,6 +32,7 @@ MODEL: Mapping[str, object] = {
     "experts": 0,
     "kv_lora_rank": 0,
     "mtp_layers": 0,
+    "adapter_rank": 0,
     "table": None,
 }
 """GPT-2's network, with or without biases and a tied head."""

@@ -110,6 +110,7 @@ def _check(model: Model) -> None:
         ("block_norms", 2),
         ("pattern", "T" * model.layers),
         ("mtp_layers", 0),
+        ("adapter_rank", 0),
         ("type_vocab", 0),
     ):
         if getattr(model, name) != only:

@@ -76,7 +76,7 @@ def state_of(step: Step, writers: Writers = "balanced") -> State:
         parts = _first_replica(own, dense, expert, (weight, optimizer)) if writers == "first-replica" else None
         parts = parts or iter([((dense + expert) * (weight + optimizer), n)])
         tables.append(sum((_spread(size, count, n) for size, count in parts), np.zeros(n, dtype=np.int64)))
-    return State(model.parameters, weight, optimizer, _ordered(placed, tables), step.cluster.gpus_per_node)
+    return State(model.trained_parameters, weight, optimizer, _ordered(placed, tables), step.cluster.gpus_per_node)
 
 
 def parameter_bytes(plan: Plan) -> tuple[int, int]:
@@ -88,7 +88,8 @@ def parameter_bytes(plan: Plan) -> tuple[int, int]:
 
 
 def stage_parameters(model: Model, plan: Plan) -> list[tuple[int, int]]:
-    """Return the parameters of every pipeline rank, without routed experts and of these; they sum to the model's."""
+    """Return the parameters that are trained of every pipeline rank, without routed experts and of these; they sum to
+    the model's (adapters beside frozen weights alone are saved)."""
     split, held = plan.split(model), [[0, 0] for _ in range(plan.pp)]
     blocks, at = {block.letter: block for block in model.blocks}, 0
     for chunk, layers in enumerate(split):
@@ -98,12 +99,17 @@ def stage_parameters(model: Model, plan: Plan) -> list[tuple[int, int]]:
             letters += "P" * model.mtp_layers
         for letter in letters:
             _add(held[rank], blocks[letter])
+    if model.adapter_rank:
+        return [(dense, expert) for dense, expert in held]
     held[plan.rank_of[0]][0] += model.embedding_parameters
     held[plan.rank_of[len(split) - 1]][0] += model.head_parameters + model.final_norms * model.norm_parameters
     return [(dense, expert) for dense, expert in held]
 
 
 def _add(held: list[int], block: Block) -> None:
+    if block.model.adapter_rank:
+        held[0] += block.adapter_parameters
+        return
     held[0] += block.parameters - block.expert_parameters
     held[1] += block.expert_parameters
 

@@ -54,6 +54,8 @@ def model_values(model: Model) -> MappingProxyType[str, float]:
         "patch_width": float(model.channels * model.patch**2),
         "tiled_head": float(TILE * ceil(max(block.qk_width for block in model.blocks) / model.heads / TILE)),
         "misaligned": float(model.head_dim % ALIGNED > 0),
+        "adapter_rank": float(model.adapter_rank),
+        "trained": model.trained_parameters / model.parameters if model.adapter_rank else 1.0,
         "qkv_bias": float(model.qkv_bias),
         "mlp_bias": float(model.mlp_bias),
         "kv_repeatable": 0.0 if model.kv_lora_rank else 1.0,

@@ -32,7 +32,7 @@ from sim.costs.layers.ops import (
     vocab,
 )
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
-from sim.specs.blocks import GATES
+from sim.specs.blocks import ADAPTED, GATES
 from sim.specs.model import Model
 
 MOMENT_BYTES = 8  # two fp32 moments (Adam)
@@ -87,10 +87,11 @@ def saved(kind: BlockKind, index: int, statistics: int) -> Saved:
     read_once = max(1, kind.norms - kind.parallel)  # side by side, the two in front read the same
     statistics_rows = kind.norms * rows + _latent_norms(kind) * size.latent_tokens
     norms = read_once * element_bytes * rows * hidden + 4 * statistics * statistics_rows - tempo.of_norms(kind, size)
-    inputs = _normed(kind) * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
+    inputs = _read_again(kind) * input_bytes * read(size.tokens) * hidden  # of qkv and mlp up
     mixer, core = _mixer(kind, size, statistics)
     masks = halves * rows * hidden if kind.dropout else 0
     joined = 2 * element_bytes * size.tokens * hidden if kind.joins else 0
+    mixer += element_bytes * size.tokens * symbol("adapter_rank") * len(ADAPTED[kind.adapted])
     return Saved(norms + inputs + joined, mixer, core, _mlp(kind, size), masks)
 
 
@@ -102,6 +103,17 @@ def _normed(kind: BlockKind) -> int:
     """Return how many results of norms the layer's first products read: side by side they may share one."""
     halves = _sub_layers(kind)
     return min(halves, kind.norms) if kind.parallel else halves
+
+
+def _read_again(kind: BlockKind) -> int:
+    """Return how many results of norms a product's weight gradient reads: of all, or of those with an adapter."""
+    on = ADAPTED[kind.adapted]
+    return ("qkv" in on and kind.mixer != "none") + _reads_activation(kind) if kind.adapted else _normed(kind)
+
+
+def _reads_activation(kind: BlockKind) -> int:
+    """Return 1 where the weight gradient of an MLP's last product, or of its adapter, reads the activation's result."""
+    return int(kind.mlp != "none" and (not kind.adapted or "mlp down" in ADAPTED[kind.adapted]))
 
 
 def _latent_norms(kind: BlockKind) -> int:
@@ -148,6 +160,7 @@ def _mixer(kind: BlockKind, size: Sizes, statistics: int) -> tuple[Expr, Expr]:
 
 def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     columns = 3 if kind.gated else 1 if kind.relu else 2
+    columns -= 0 if kind.relu and not kind.gated else 1 - _reads_activation(kind)
     width, dense = size.tokens * size.of("ffn") / tp, 0
     if kind.mlp == "dense" or kind.shared:
         dense = element_bytes * width * columns - tempo.of_activation(kind, width)
@@ -156,7 +169,8 @@ def _mlp(kind: BlockKind, size: Sizes) -> Expr:
     rows = routed_rows(size)
     # Permuted inputs, both activations, expert outputs (the router's gradient needs them), probabilities.
     width = rows * moe_ffn / etp
-    routed = (input_bytes + element_bytes) * rows * expert_hidden + element_bytes * width * columns
+    routed = element_bytes * width * columns
+    routed += 0 if kind.adapted else (input_bytes + element_bytes) * rows * expert_hidden
     routed -= tempo.of_activation(kind, width)
     if kind.clamped:  # beside what the clamps read, what the activation does
         routed += symbol("core") * element_bytes * 2 * width
@@ -195,8 +209,10 @@ def _dropped_by_modules(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, E
     if kind.eager:
         return s.scores, s.scores
     norms, width = len(separate_norms(kind)), routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
+    if kind.adapted:  # what has none keeps neither
+        norms, width = 0, 0
     out = input_bytes * size.norm_tokens * hidden * norms + element_bytes * width
-    if kind.clamped:  # the clamps are within moe_act
+    if kind.clamped and not kind.adapted:  # the clamps are within moe_act
         out += symbol("core") * element_bytes * 2 * width
     if kind.mixer == "mla":
         out += element_bytes * size.tokens * (2 * query_width + v_width) / tp
@@ -211,9 +227,9 @@ def _dropped_outputs(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr
     """
     if kind.stores_scores:
         return s.scores, s.scores
-    out = element_bytes * size.norm_tokens * hidden * (_normed(kind) - kind.cross)
+    out = element_bytes * size.norm_tokens * hidden * (_read_again(kind) - kind.cross)
     width = 0
-    if kind.mlp != "none":
+    if _reads_activation(kind):
         width = size.tokens * size.of("ffn") / tp if kind.mlp == "dense" or kind.shared else 0
         width += routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
     out += element_bytes * width
@@ -264,14 +280,16 @@ def gradient_bytes(kind: Kind, index: int) -> Expr:
 
 def _last_product(kind: BlockKind, size: Sizes) -> Expr:
     """Return the gradients of the last product's output, input and weight, which torch has made all three before it
-    lets go of the input and adds the third to the sum (products that add to the sum themselves have no third).
+    lets go of the input and adds the third to the sum (products that add to the sum themselves have no third). Frozen
+    weights have none.
     """
+    weight = int(not kind.adapted)
     tokens, width = size.tokens, size.of("ffn") / tp
-    dense = (tokens * (hidden + width) + hidden * width) if kind.mlp == "dense" else 0
+    dense = (tokens * (hidden + width) + weight * hidden * width) if kind.mlp == "dense" else 0
     if kind.mlp == "moe":
         rows, width = routed_rows(size), moe_ffn / etp
-        dense = rows * (expert_hidden + width) + symbol("experts") / symbol("ep") * expert_hidden * width
-    return element_bytes * (dense or tokens * hidden + (tokens + hidden) * v_width / tp)
+        dense = rows * (expert_hidden + width) + weight * symbol("experts") / symbol("ep") * expert_hidden * width
+    return element_bytes * (dense or tokens * hidden + (tokens + weight * hidden) * v_width / tp)
 
 
 def embedding_bytes(structure: Structure) -> Expr:

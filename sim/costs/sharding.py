@@ -10,7 +10,9 @@ from sim.costs.kernels import element_bytes
 from sim.costs.layers.ops import native
 
 zero1, zero2, zero3 = (symbol(n) for n in ("zero1", "zero2", "zero3"))
-reduce_bytes = symbol("gradient_bytes")
+trained = symbol("trained")
+"""Share of the parameters that is trained, on every rank alike: 1 without adapters."""
+reduce_bytes = trained * symbol("gradient_bytes")
 dp_group, shard_group, replica_group = (Group.named(n) for n in ("dp", "shard", "replica"))
 edp_group, expert_shard, expert_replica = (Group.named(n) for n in ("edp", "expert_shard", "expert_replica"))
 """Of weights that every data-parallel rank has, and of experts': all ranks, those of a copy, the copies of a shard."""
@@ -20,9 +22,11 @@ wrapped = native * maximum(weights_shard, experts_shard * minimum(1, symbol("exp
 """1 where PyTorch's FSDP2 holds the weights: all, where some are sharded, as torchtitan's `apply_fsdp` has it."""
 fsdp = zero3 * wrapped
 """1 where sharded parameters are the fp32 master weights themselves (FSDP2): 4 + 4 + 8 bytes, no 16-bit copy."""
-weight_bytes = fsdp * 4 + (1 - fsdp) * (element_bytes + symbol("weight_copy_bytes"))
-"""Bytes that a rank holds of a parameter for its passes."""
-optimizer_state_bytes = memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes
+weight_bytes = fsdp * (4 * trained + element_bytes * (1 - trained)) + (1 - fsdp) * (
+    element_bytes + symbol("weight_copy_bytes")
+)
+"""Bytes that a rank holds of a parameter for its passes; frozen ones are taken to be kept in 16 bits."""
+optimizer_state_bytes = trained * (memory.MOMENT_BYTES + (1 - fsdp) * memory.master_bytes)
 """Bytes that a rank holds of a parameter that it updates: moments and master copy."""
 
 
@@ -31,7 +35,7 @@ def unreduced(index: int) -> tuple[Expr, Expr]:
     from."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
     sharded = zero2 * wrapped
-    return sharded * element_bytes * parameters, sharded * reduce_bytes * parameters
+    return sharded * trained * element_bytes * parameters, sharded * reduce_bytes * parameters
 
 
 def sharded_reduce(size: Expr, shard: Group = shard_group, replica: Group = replica_group) -> Expr:
@@ -59,7 +63,7 @@ def unsharded(largest: Expr, blocks: Expr, extra: Expr, head: Expr) -> Expr:
     casts what no other rank holds for the running layer too (there, `wait_for_unshard`), but not ahead.
     """
     weights = (1 - native) * maximum(blocks, extra) + native * (blocks + extra)
-    reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * element_bytes * head
+    reduced = (1 - native) * reduce_bytes * maximum(largest, extra) + native * trained * element_bytes * head
     return zero3 * element_bytes * weights + zero2 * reduced
 
 

@@ -46,6 +46,7 @@ from sim.costs.sharding import (
     shard_group,
     sharded,
     sharded_reduce,
+    trained,
     unreduced,
     unsharded,
     weight_bytes,
@@ -128,7 +129,7 @@ def _accumulated(index: int) -> Expr:
     """Return the seconds of adding one microbatch's weight gradients to the sum, beyond what the product writes."""
     parameters = memory.layer_parameters(index) + memory.expert_parameters(index)
     bandwidth = symbol(kernels.parameter("elementwise", "any", "bandwidth"))
-    return symbol("memory_bound_slowdown") * symbol("accumulate_bytes") * parameters / bandwidth
+    return symbol("memory_bound_slowdown") * trained * symbol("accumulate_bytes") * parameters / bandwidth
 
 
 def _temporary(structure: Structure, index: int, alive: Expr, kept: Expr) -> Expr:
@@ -325,8 +326,8 @@ def updates(structure: Structure) -> dict[str, Expr]:
     for where, extra in held(structure).items():
         late = parameters["first"] if where in ("first", "only") else 0
         dense = block_size + extra
-        gather = shard_group.all_gather(element_bytes * dense)
-        gather += expert_shard.all_gather(element_bytes * expert_size) if routed else 0
+        gather = shard_group.all_gather(trained * element_bytes * dense)
+        gather += expert_shard.all_gather(trained * element_bytes * expert_size) if routed else 0
         out |= {
             f"reduced_{where}": reduced_once(dense - late, dp_group)
             + (reduced_once(expert_size, edp_group) if routed else 0),
@@ -377,7 +378,7 @@ def states(structure: Structure) -> dict[str, Expr]:
     products = minimum(1, n) * maximum(*(memory.product_parameters(k) for k in range(len(structure.kinds))))
     for where, extra in held(structure).items():
         shard, kept, stored = (sharded(dense + extra, expert, by) for by in (zero1, zero2, zero3))
-        update = volume.adam(element_bytes, memory.master_bytes, reduce_bytes) * shard
+        update = trained * volume.adam(element_bytes, memory.master_bytes, symbol("gradient_bytes")) * shard
         # A mixed-precision optimizer reads gradients once more (norm); both zero the buffers that they are summed in.
         update += reduce_bytes * (memory.mixed * shard + kept)
         head = last if where in ("last", "only") else 0 * last
@@ -386,7 +387,7 @@ def states(structure: Structure) -> dict[str, Expr]:
         out |= {
             f"parameters_{where}": weight_bytes * stored,
             f"gradients_{where}": reduce_bytes * kept,
-            f"product_gradients_{where}": kept_products * element_bytes * products,
+            f"product_gradients_{where}": kept_products * trained * element_bytes * products,
             f"optimizer_bytes_{where}": optimizer_state_bytes * shard,
             f"optimizer_{where}": symbol("memory_bound_slowdown") * time,
             f"gathered_bytes_{where}": unsharded(own, blocks, whole * extra, whole * head),

@@ -41,6 +41,9 @@ VOCABULARY_PARTS = 128
 
 def notes(step: Step, target: Target) -> Iterator[str]:
     """Yield where what was simulated differs from what `target` runs."""
+    if step.model.adapter_rank:
+        adapters = f"model.adapter_rank {step.model.adapter_rank} on {step.model.adapters_on}"
+        yield f"predicted with {adapters}: {target} has no setting for it, the program adds them and freezes the rest"
     if target in RUN_BY_TORCH:
         if step.plan.framework != "torch":
             yield f"predicted with framework {step.plan.framework}: plan.framework torch has torchtitan's memory law"

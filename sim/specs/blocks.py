@@ -21,6 +21,16 @@ RECURRENT: dict[str, Literal["lstm", "gru"]] = {"L": "lstm", "G": "gru"}
 GATES = {"lstm": 4, "gru": 3}
 """Gates of recurrent mixers: rows of their weights over the hidden width."""
 
+ADAPTED = {
+    "": (),
+    "qkv": ("qkv",),
+    "attention": ("qkv", "attention out"),
+    "all": ("qkv", "attention out", "mlp up", "mlp down"),
+}
+"""Products that have an adapter (`Model.adapters_on`), by their names in `sim.costs.layers`."""
+WITH_ADAPTERS = "TWXYN*-E"
+"""Letters of layers that may have some, or lie between such that do."""
+
 
 def block_letter(local: bool, moe: bool) -> str:
     """Return the letter of a transformer block with (`local`) a sliding window and (`moe`) experts."""
@@ -159,7 +169,26 @@ class Block:
         if self.traced:
             return 0
         joined = 2 * self.model.hidden**2 if self.letter == "P" else 0
-        return self.mixer_split + joined + (self._mlp_weights(self.model.hidden, self.ffn) if self.ffn else 0)
+        mlp = self._mlp_weights(self.model.hidden, self.ffn) if self.ffn else 0
+        return self.mixer_split + joined + mlp + self.adapter_parameters
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Parameters of the adapters: those that are trained where there are any."""
+        return self.model.adapter_rank * sum(self._adapter_columns().values())
+
+    def _adapter_columns(self) -> dict[str, int]:
+        """Return by product that has an adapter the columns that it reads and makes."""
+        m, h = self.model, self.model.hidden
+        on = ADAPTED[m.adapters_on if m.adapter_rank else ""]
+        width = self.ffn if self.mlp == "dense" else 0
+        columns = {
+            "qkv": h + m.query_width + 2 * m.kv_width if self.mixer == "attention" else 0,
+            "attention out": self.v_width + h if self.mixer == "attention" else 0,
+            "mlp up": h + (2 if m.gated_mlp else 1) * width if width else 0,
+            "mlp down": width + h if width else 0,
+        }
+        return {product: columns[product] for product in on}
 
     @property
     def repeated_parameters(self) -> int:
@@ -214,6 +243,8 @@ class Block:
             return self.traced.tensors
         if self.letter in RECURRENT:
             return 4 if m.bias else 2
+        if m.adapter_rank:
+            return 2 * sum(columns > 0 for columns in self._adapter_columns().values())
         if self.mlp == "moe" or self.mixer in ("mla", "mamba"):
             return 0
         joined = 1 if m.positions == "learned" and m.kv_heads == m.heads else 3

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sim.specs.arguments import checked
-from sim.specs.blocks import LETTERS, RECURRENT, Block, block_letter
+from sim.specs.blocks import LETTERS, RECURRENT, WITH_ADAPTERS, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
@@ -40,7 +40,9 @@ class Model:
     it keeps as much as "gelu"). `activation_limit`: what the halves of a gated expert's first product are clamped to
     (GPT OSS: 7; 0: nothing is). `bias` is the attention output's; `qkv_bias` and `mlp_bias` follow it. With
     `whole_qk_norm` the norms of `qk_norm` span all heads (OLMo 2, arXiv 2501.00656). MLA (DeepSeek-V2, arXiv
-    2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With a
+    2405.04434) needs kv_lora_rank, rope_head_dim and v_head_dim, with head_dim the part without rotation. With an
+    `adapter_rank` low-rank adapters alone are trained and all else is frozen (LoRA, arXiv 2106.09685): on queries, keys
+    and values, with "attention" also on its output, with "all" on the products of dense MLPs too. With a
     `table` (see `from_table`) the network is that one and the dimensions mean nothing.
 
     Raises:
@@ -105,6 +107,8 @@ class Model:
     ssm_conv: Annotated[int, whole(1, 64)] = 4
     ssm_chunk: Annotated[int, whole(1, 65_536)] = 256
     mtp_layers: Annotated[int, whole(0, 64)] = 0
+    adapter_rank: Annotated[int, whole(0, 65_536)] = 0
+    adapters_on: Literal["qkv", "attention", "all"] = "attention"
     encoder_layers: Annotated[int, whole(0, 4_096)] = 0
     encoder_seq: Annotated[int, whole(1, 10_000_000)] = DERIVED
     image_size: Annotated[int, whole(1, 65_536)] = 224
@@ -127,6 +131,10 @@ class Model:
             assumed.append("a sample counts as one token: the traced network reads none")
         if self.qk_norm and self.whole_qk_norm:
             assumed.append("with tp, ranks exchange nothing for the row sums of the norms of queries and keys")
+        if self.adapter_rank:
+            assumed.append(
+                "adapters: what ranks of tp exchange of their columns is left out; FSDP holds the rest in 16 bits"
+            )
         assumed += self._unused()
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
@@ -140,6 +148,7 @@ class Model:
         absent = {} if self.has_experts else dict.fromkeys(OF_EXPERTS, "experts")
         absent |= {} if set(self.pattern) & set("WY") else {"window": "a window"}
         absent |= {} if self.qk_norm else {"whole_qk_norm": "norms of queries and keys"}
+        absent |= {} if self.adapter_rank else {"adapters_on": "an adapter"}
         absent |= {} if self.kv_lora_rank else dict.fromkeys(("q_lora_rank", "rope_head_dim"), "latent attention")
         usual = {f.name: f.default for f in fields(self)}
         held = {name: getattr(self, name) for name in absent}
@@ -181,10 +190,21 @@ class Model:
             ("vocab", image and self.vocab != self.classes, f"left out, or classes = {self.classes}: images have none"),
             ("tied_embeddings", image and self.tied_embeddings, "false: images have no table to share with the head"),
             ("mtp_layers", self.mtp_layers > 0 and self.family != "decoder", "0: only decoders predict more tokens"),
+            *self._wrong_adapters(),
         ]
         for name, bad, allowed in wrong:
             if bad:
                 raise InputError(name, getattr(self, name), allowed)
+
+    def _wrong_adapters(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield field, whether it is wrong, and what it may be, of low-rank adapters."""
+        some = self.adapter_rank > 0
+        other = bool(self.table) or self.kv_lora_rank > 0 or self.mtp_layers > 0
+        strange = other or self.family not in ("decoder", "encoder") or bool(set(self.pattern) - set(WITH_ADAPTERS))
+        yield "adapter_rank", some and strange, "0 but for stacks of attention, dense MLPs and experts"
+        yield "adapter_rank", self.adapter_rank > self.hidden, f"at most hidden = {self.hidden}"
+        fits = "qkv or attention: experts have no adapters"
+        yield "adapters_on", some and self.adapters_on == "all" and self.has_experts, fits
 
     def _usual(self) -> Iterator[tuple[str, object, str]]:
         """Yield each derived field's default and why; what was yielded is filled in before the next is asked for."""
@@ -376,6 +396,8 @@ class Model:
         """Parameters in front of the first layer and behind the last that an optimizer steps one by one."""
         if self.network:
             return self.network.first.tensors, self.network.last.tensors
+        if self.adapter_rank:
+            return 0, 0
         norm, positions = (2 if self.norm_bias else 1), int(self.position_parameters > 0)
         if self.family == "vit":
             return 3 + positions, self.final_norms * norm + 2
@@ -389,6 +411,12 @@ class Model:
         stack = sum(n * block.parameters for block, n in self.blocks.items())
         ends = self.embedding_parameters + self.head_parameters
         return stack + ends + self.final_norms * self.norm_parameters
+
+    @property
+    def trained_parameters(self) -> int:
+        """Those that an optimizer updates: all, or the adapters'."""
+        adapters = sum(n * block.adapter_parameters for block, n in self.blocks.items())
+        return adapters if self.adapter_rank else self.parameters
 
     @property
     def active_parameters(self) -> int:
@@ -411,13 +439,15 @@ class Model:
         "megatron": three times the matrix products of the forward pass, core attention halved by the causal
         mask (Megatron-LM `num_floating_point_operations`). "palm": 6 N + 12 L H Q T without a causal
         discount (Chowdhery et al. 2022, appendix B). A traced network's are the products that it really has,
-        with causal fused attention halved or whole.
+        with causal fused attention halved or whole. Frozen weights have no weight gradients: two times their products.
         """
         if self.table:
             return float(self.table.model_flop(halved=convention == "megatron"))
         core = sum(n * b.seq * b.core_flop(convention) for b, n in self.blocks.items())
         if convention == "palm":
             encoded = sum(n * b.encoding_parameters for b, n in self.blocks.items())
+            if self.adapter_rank:
+                return 3.0 * core + (4.0 * self.active_parameters + 2.0 * self.trained_parameters) * self.seq
             return 3.0 * core + 6.0 * (self.active_parameters * self.seq + encoded * (self.encoder_seq - self.seq))
         products = sum(n * b.seq * b.active_products for b, n in self.blocks.items())
         if self.family == "vit":
@@ -425,6 +455,9 @@ class Model:
             return 3.0 * (2 * (products + patch + self.classes * self.hidden) + core)
         logits = self.vocab * self.hidden * (1 + self.mtp_layers)
         transform = self.hidden**2 if self.family == "encoder" else 0
+        if self.adapter_rank:
+            frozen = 2 * (products + (logits + transform) * self.seq)
+            return 2.0 * frozen + 3.0 * (2 * self.trained_parameters * self.seq + core)
         return 3.0 * (2 * (products + (logits + transform) * self.seq) + core)
 
     def flop_per_token(self, convention: Convention = "megatron") -> float:

@@ -97,8 +97,8 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     """
     facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
-    if LORA in row.notes:
-        notes.texts.append(f"{LORA}: predicted as if all weights were trained, as a plan has no adapters")
+    if LORA in row.notes and "adapter_rank" not in _merged(facts, "model"):
+        notes.texts.append(f"{LORA}: predicted as if all weights were trained, as nothing says what its adapters are")
     blank = {key: value for key, value in _merged(facts, "blank").items() if getattr(row, key) is None}
     told = replace(row, **blank | _merged(facts, "row"))
     cluster = _cluster(told, profile, notes)
@@ -161,13 +161,14 @@ def _facts(row: Measured) -> list[Mapping[str, Any]]:
 
 def _agreed(row: Measured) -> list[Mapping[str, Any]]:
     """Return the terms whose `from` begins the row's source, of no older software than `since` (a decimal year), and
-    whose `where` agrees with its columns: a value each, or a list of them."""
+    whose `where` agrees with its columns (a value each, or a list of them) and whose `says` stands in its notes."""
     return [
         fact
         for fact in _aliases()["terms"]
         if row.source.startswith(fact.get("from", ""))
         and (released(row.source) or 0) >= fact.get("since", 0)
         and all(getattr(row, key) in each for key, each in _listed(fact.get("where", {})))
+        and fact.get("says", "") in row.notes
     ]
 
 

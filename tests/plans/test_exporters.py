@@ -65,6 +65,15 @@ def test_what_no_network_of_torchtitan_has_is_noted(parts):
     assert list(notes(step, "torchtitan-0.3")) == ([said] if strange else [])
 
 
+@pytest.mark.parametrize("target", ["torchtitan-0.3", "deepspeed", "megatron"])
+def test_adapters_are_left_to_the_program(target):
+    cluster, plan = Cluster.of("h100-sxm-80gb", nodes=1), Plan(global_batch=8, zero=1)
+    said = f"predicted with model.adapter_rank 8 on attention: {target} has no setting for it"
+    for rank in (0, 8):
+        step = sim.simulate(replace(models["llama3.2-1b"], adapter_rank=rank), cluster, plan)
+        assert any(note.startswith(said) for note in notes(step, target)) is (rank > 0)
+
+
 @pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.3"])
 def test_torchtitans_graph_of_a_step_is_the_plans(target):
     """It captures one by default: a plan without says so; in a pipeline it cannot."""

@@ -427,9 +427,20 @@ def test_a_recipe_counts_from_the_release_that_has_it(tmp_path) -> None:
     assert case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **dense).plan.token_dispatcher == "alltoall"
 
 
-def test_a_run_of_adapters_is_predicted_with_a_word_of_it(tmp_path) -> None:
-    found = [case(tmp_path, notes=notes).assumptions for notes in ("tables; LoRA Performance", "tables")]
-    assert ["LoRA" in " ".join(each) for each in found] == [True, False]
+def test_a_run_of_adapters_whose_rank_nobody_says_is_predicted_with_a_word_of_it(tmp_path) -> None:
+    found = [case(tmp_path, notes=notes) for notes in ("tables; LoRA Performance", "tables")]
+    assert ["LoRA" in " ".join(each.assumptions) for each in found] == [True, False]
+    assert [each.model.adapter_rank for each in found] == [0, 0]
+
+
+def test_adapters_of_nvidias_runs_are_their_recipes(tmp_path) -> None:
+    given = {"device": "gb200", "model": "LLAMA3_70B", "precision": "mxfp8", "gpus": 8, "global_batch": 32, "pp": 2}
+    found = [
+        case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", notes=notes, **given | {"schedule": "1f1b"})
+        for notes in ("tables; LoRA Performance", "tables")
+    ]
+    assert [(each.model.adapter_rank, each.model.adapters_on) for each in found] == [(16, "qkv"), (0, "attention")]
+    assert ["peft.dim 16" in " ".join(each.assumptions) for each in found] == [True, False]
 
 
 def test_aliases_have_sources_and_known_parts() -> None:
@@ -437,5 +448,5 @@ def test_aliases_have_sources_and_known_parts() -> None:
     assert len(held["models"]["source"]) > 10
     for fact in held["terms"]:
         assert ("starts" in fact) + ("has" in fact or "from" in fact) == 1
-        parts = {"from", "since", "starts", "has", "lacks", "where", "blank", "row", "model", "plan", "source"}
+        parts = {"from", "since", "starts", "has", "lacks", "where", "says", "blank", "row", "model", "plan", "source"}
         assert len(fact["source"]) > 10 and set(fact) <= parts

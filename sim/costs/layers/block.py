@@ -7,6 +7,7 @@ import sympy as sp
 
 from sim.costs.algebra import Expr, symbol
 from sim.costs.layers import traced
+from sim.costs.layers.adapters import adapted
 from sim.costs.layers.attention import attention, core, cross_core, latent_parallel, mamba
 from sim.costs.layers.mlp import dense, experts_mlp
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, native, norm, residual, tensor_parallel, tp
@@ -33,7 +34,7 @@ def block(kind: Kind, index: int) -> list[Op]:
         ops += _mixer(kind, size)
     if kind.mlp != "none":
         ops += _mlp(kind, size)
-    return ops
+    return list(adapted(kind, size, ops)) if kind.adapted else ops
 
 
 def norm_names(kind: BlockKind) -> list[str]:

@@ -1,12 +1,13 @@
 """The two ends of a model: embedding (tokens or image patches) and output head (next token, masked token, class)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sim.costs import kernels, volume
 from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
 from sim.costs.layers import traced
+from sim.costs.layers.adapters import frozen
 from sim.costs.layers.ops import (
     Op,
     cp,
@@ -69,7 +70,7 @@ def embedding(structure: Structure) -> list[Op]:
     forward = (1 - sequence_parallel) * tp_group.all_reduce(whole_bytes)
     gather = sequence_parallel * tp_group.all_gather(whole_bytes)
     normed = norm("embedding norm", outside(whole), structure.statistics == 1) if structure.embedding_norm else ()
-    return [
+    ops = [
         moved("embedding", "forward", sizes[0], *LOOKED_UP, rows=whole),
         moved("embedding wgrad", "backward_weight", sizes[1], *SUMMED, rows=whole),
         _summed("embedding wgrad sum", symbol("embedding_split"), element_bytes),
@@ -77,6 +78,7 @@ def embedding(structure: Structure) -> list[Op]:
         Op("embedding reduce", "forward", "tp", forward + gather, 0, whole_bytes),
         Op("embedding gradient gather", "backward_input", "tp", gather, 0, whole_bytes),
     ]
+    return [op for op in ops if op.phase == "forward"] if structure.frozen else ops
 
 
 def _summed(name: str, parameters: Expr, zeroed: Expr) -> Op:
@@ -109,7 +111,7 @@ def head(structure: Structure) -> list[Op]:
             Op("logits input gather", "backward_input", "tp", again, 0, whole_bytes, "logits dgrad"),
             Op("logits gradient reduce", "backward_input", "tp", backward, 0, whole_bytes, "logits wgrad"),
         ]
-    return list(_repeated(ops))
+    return list(_repeated(frozen(ops) if structure.frozen else ops))
 
 
 def _transform() -> Iterator[Op]:
@@ -133,7 +135,7 @@ def _loss(direction: str, logits: Expr) -> Op:
     return replace(several, seconds=time, bytes=(1 - one) * several.bytes + one * single.bytes)
 
 
-def _repeated(ops: list[Op]) -> Iterator[Op]:
+def _repeated(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield the head once for the next token and once more for every prediction module."""
     passes = symbol("head_passes")
     for op in ops:

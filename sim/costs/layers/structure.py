@@ -33,6 +33,7 @@ class BlockKind:
     joins: bool
     relu: bool
     clamped: bool
+    adapted: str
 
     @property
     def stores_scores(self) -> bool:
@@ -63,6 +64,7 @@ class BlockKind:
             root_mean_square=model.norm == "rmsnorm",
             joins=block.letter == "P",
             relu=model.activation == "relu",
+            adapted=model.adapters_on if model.adapter_rank else "",
             clamped=block.mlp == "moe" and model.gated_mlp and model.activation_limit > 0,
         )
 
@@ -84,7 +86,7 @@ class Structure:
 
     A traced network's `ends` are parts of its table, and `boundary` is the size of its pipeline messages. `final_norm`:
     the head begins with a norm; `embedding_norm`: the embedding ends in one; `encodes`: both ends are those of an
-    encoder too.
+    encoder too; `frozen`: adapters in the layers alone are trained.
     """
 
     kinds: tuple[Kind, ...]
@@ -97,6 +99,7 @@ class Structure:
     final_norm: bool = True
     embedding_norm: bool = False
     encodes: bool = False
+    frozen: bool = False
 
     @classmethod
     def of(cls, model: Model) -> "Structure":
@@ -116,4 +119,5 @@ class Structure:
             final_norm=not model.recurrent,
             embedding_norm=model.embedding_norm and not network and model.family != "vit",
             encodes=model.family == "encoder-decoder",
+            frozen=model.adapter_rank > 0,
         )
