@@ -40,7 +40,7 @@ class Measured:
     whether the peak is the last pipeline rank's or the largest. `use_for` names what the row may score: time,
     time? (order only), memory, oom, layer_time, parity, joined by "+"; blank means nothing. `step_time_s` and
     `peak_memory_bytes` are numbers wherever `use_for` needs them, and else None where they are blank; `oom` is
-    stated where `use_for` says so.
+    stated where `use_for` says so. With an `adapter_rank` adapters alone are trained (`Model`).
 
     Raises:
         InputError: a value is out of range; `path` is the column.
@@ -67,6 +67,8 @@ class Measured:
     experts_per_token: Count | None = None
     moe_ffn: Count | None = None
     attention: Literal["eager", "flash"] | None = None
+    adapter_rank: Annotated[int, whole(0, 65_536)] | None = None
+    adapters_on: Literal["qkv", "attention", "all"] | None = None
     precision: Short
     global_batch: Count | None = None
     micro_batch: Count | None = None

@@ -41,7 +41,7 @@ MOST_CHUNKS = 16_384
 
 DIMENSIONS = (
     "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "gated_mlp", "attention",
-    "experts", "experts_per_token", "moe_ffn",
+    "experts", "experts_per_token", "moe_ffn", "adapter_rank", "adapters_on",
 )  # fmt: skip
 """Columns that are fields of `Model` of the same name; a key that only some models have is blank elsewhere."""
 
@@ -97,7 +97,7 @@ def translate(row: Measured, profile: str | None = None) -> Case:
     """
     facts = _facts(row)
     notes = _Notes([str(fact["source"]) for fact in facts])
-    if LORA in row.notes and "adapter_rank" not in _merged(facts, "model"):
+    if LORA in row.notes and row.adapter_rank is None and "adapter_rank" not in _merged(facts, "model"):
         notes.texts.append(f"{LORA}: predicted as if all weights were trained, as nothing says what its adapters are")
     blank = {key: value for key, value in _merged(facts, "blank").items() if getattr(row, key) is None}
     told = replace(row, **blank | _merged(facts, "row"))

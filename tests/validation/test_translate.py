@@ -433,6 +433,12 @@ def test_a_run_of_adapters_whose_rank_nobody_says_is_predicted_with_a_word_of_it
     assert [each.model.adapter_rank for each in found] == [0, 0]
 
 
+def test_a_run_may_say_its_adapters(tmp_path) -> None:
+    found = case(tmp_path, notes="LoRA", adapter_rank=32, adapters_on="all")
+    assert (found.model.adapter_rank, found.model.adapters_on) == (32, "all")
+    assert "LoRA" not in " ".join(found.assumptions)
+
+
 def test_adapters_of_nvidias_runs_are_their_recipes(tmp_path) -> None:
     given = {"device": "gb200", "model": "LLAMA3_70B", "precision": "mxfp8", "gpus": 8, "global_batch": 32, "pp": 2}
     found = [
