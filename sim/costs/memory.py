@@ -32,7 +32,8 @@ from sim.costs.layers.ops import (
     vocab,
 )
 from sim.costs.layers.structure import BlockKind, Kind, Structure, TracedKind
-from sim.specs.blocks import ADAPTED, GATES
+from sim.specs.adapters import ADAPTED
+from sim.specs.blocks import GATES
 from sim.specs.model import Model
 
 MOMENT_BYTES = 8  # two fp32 moments (Adam)

@@ -9,6 +9,7 @@ layers, without norm and residual: `L` LSTM, `G` GRU.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sim.specs import adapters
 from sim.specs.traced import Part
 
 if TYPE_CHECKING:
@@ -20,16 +21,6 @@ LETTERS = "TWXYNCPM*-ELG"
 RECURRENT: dict[str, Literal["lstm", "gru"]] = {"L": "lstm", "G": "gru"}
 GATES = {"lstm": 4, "gru": 3}
 """Gates of recurrent mixers: rows of their weights over the hidden width."""
-
-ADAPTED = {
-    "": (),
-    "qkv": ("qkv",),
-    "attention": ("qkv", "attention out"),
-    "all": ("qkv", "attention out", "mlp up", "mlp down"),
-}
-"""Products that have an adapter (`Model.adapters_on`), by their names in `sim.costs.layers`."""
-WITH_ADAPTERS = "TWXYN*-E"
-"""Letters of layers that may have some, or lie between such that do."""
 
 
 def block_letter(local: bool, moe: bool) -> str:
@@ -175,20 +166,7 @@ class Block:
     @property
     def adapter_parameters(self) -> int:
         """Parameters of the adapters: those that are trained where there are any."""
-        return self.model.adapter_rank * sum(self._adapter_columns().values())
-
-    def _adapter_columns(self) -> dict[str, int]:
-        """Return by product that has an adapter the columns that it reads and makes."""
-        m, h = self.model, self.model.hidden
-        on = ADAPTED[m.adapters_on if m.adapter_rank else ""]
-        width = self.ffn if self.mlp == "dense" else 0
-        columns = {
-            "qkv": h + m.query_width + 2 * m.kv_width if self.mixer == "attention" else 0,
-            "attention out": self.v_width + h if self.mixer == "attention" else 0,
-            "mlp up": h + (2 if m.gated_mlp else 1) * width if width else 0,
-            "mlp down": width + h if width else 0,
-        }
-        return {product: columns[product] for product in on}
+        return self.model.adapter_rank * sum(adapters.columns(self).values())
 
     @property
     def repeated_parameters(self) -> int:
@@ -244,7 +222,7 @@ class Block:
         if self.letter in RECURRENT:
             return 4 if m.bias else 2
         if m.adapter_rank:
-            return 2 * sum(columns > 0 for columns in self._adapter_columns().values())
+            return 2 * sum(columns > 0 for columns in adapters.columns(self).values())
         if self.mlp == "moe" or self.mixer in ("mla", "mamba"):
             return 0
         joined = 1 if m.positions == "learned" and m.kv_heads == m.heads else 3

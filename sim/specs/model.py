@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sim.specs import adapters
 from sim.specs.arguments import checked
-from sim.specs.blocks import LETTERS, RECURRENT, WITH_ADAPTERS, Block, block_letter
+from sim.specs.blocks import LETTERS, RECURRENT, Block, block_letter
 from sim.specs.fields import DERIVED, InputError, real, spec, whole
 from sim.specs.files import load_mapping
 from sim.specs.hf import read_config
@@ -131,11 +132,7 @@ class Model:
             assumed.append("a sample counts as one token: the traced network reads none")
         if self.qk_norm and self.whole_qk_norm:
             assumed.append("with tp, ranks exchange nothing for the row sums of the norms of queries and keys")
-        if self.adapter_rank:
-            assumed.append(
-                "adapters: what ranks of tp exchange of their columns is left out; FSDP holds the rest in 16 bits"
-            )
-        assumed += self._unused()
+        assumed += [*adapters.notes(self), *self._unused()]
         object.__setattr__(self, "assumptions", tuple(assumed))
         self._check()
 
@@ -190,21 +187,11 @@ class Model:
             ("vocab", image and self.vocab != self.classes, f"left out, or classes = {self.classes}: images have none"),
             ("tied_embeddings", image and self.tied_embeddings, "false: images have no table to share with the head"),
             ("mtp_layers", self.mtp_layers > 0 and self.family != "decoder", "0: only decoders predict more tokens"),
-            *self._wrong_adapters(),
+            *adapters.wrong(self),
         ]
         for name, bad, allowed in wrong:
             if bad:
                 raise InputError(name, getattr(self, name), allowed)
-
-    def _wrong_adapters(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield field, whether it is wrong, and what it may be, of low-rank adapters."""
-        some = self.adapter_rank > 0
-        other = bool(self.table) or self.kv_lora_rank > 0 or self.mtp_layers > 0
-        strange = other or self.family not in ("decoder", "encoder") or bool(set(self.pattern) - set(WITH_ADAPTERS))
-        yield "adapter_rank", some and strange, "0 but for stacks of attention, dense MLPs and experts"
-        yield "adapter_rank", self.adapter_rank > self.hidden, f"at most hidden = {self.hidden}"
-        fits = "qkv or attention: experts have no adapters"
-        yield "adapters_on", some and self.adapters_on == "all" and self.has_experts, fits
 
     def _usual(self) -> Iterator[tuple[str, object, str]]:
         """Yield each derived field's default and why; what was yielded is filled in before the next is asked for."""
@@ -415,8 +402,8 @@ class Model:
     @property
     def trained_parameters(self) -> int:
         """Those that an optimizer updates: all, or the adapters'."""
-        adapters = sum(n * block.adapter_parameters for block, n in self.blocks.items())
-        return adapters if self.adapter_rank else self.parameters
+        own = sum(n * block.adapter_parameters for block, n in self.blocks.items())
+        return own if self.adapter_rank else self.parameters
 
     @property
     def active_parameters(self) -> int:
@@ -444,21 +431,18 @@ class Model:
         if self.table:
             return float(self.table.model_flop(halved=convention == "megatron"))
         core = sum(n * b.seq * b.core_flop(convention) for b, n in self.blocks.items())
+        times, own = (2.0, self.trained_parameters * self.seq) if self.adapter_rank else (3.0, 0)
         if convention == "palm":
             encoded = sum(n * b.encoding_parameters for b, n in self.blocks.items())
-            if self.adapter_rank:
-                return 3.0 * core + (4.0 * self.active_parameters + 2.0 * self.trained_parameters) * self.seq
-            return 3.0 * core + 6.0 * (self.active_parameters * self.seq + encoded * (self.encoder_seq - self.seq))
+            passed = self.active_parameters * self.seq + encoded * (self.encoder_seq - self.seq)
+            return 3.0 * core + 2.0 * (times * passed + own)
         products = sum(n * b.seq * b.active_products for b, n in self.blocks.items())
         if self.family == "vit":
             patch = self.channels * self.patch**2 * self.hidden * (self.seq - 1)
             return 3.0 * (2 * (products + patch + self.classes * self.hidden) + core)
         logits = self.vocab * self.hidden * (1 + self.mtp_layers)
         transform = self.hidden**2 if self.family == "encoder" else 0
-        if self.adapter_rank:
-            frozen = 2 * (products + (logits + transform) * self.seq)
-            return 2.0 * frozen + 3.0 * (2 * self.trained_parameters * self.seq + core)
-        return 3.0 * (2 * (products + (logits + transform) * self.seq) + core)
+        return 2.0 * times * (products + (logits + transform) * self.seq) + 3.0 * core + 6.0 * own
 
     def flop_per_token(self, convention: Convention = "megatron") -> float:
         """Return model FLOP of forward and backward per token of a sample (see `flop_per_sample`)."""

@@ -10,7 +10,7 @@ from calibration.tracing.trace import trace
 from sim.checkpointing.state import state_of
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
-from sim.specs.blocks import ADAPTED
+from sim.specs.adapters import ADAPTED
 from tests import reference_modules as ref
 from tests.costs.test_memory import saved_bytes
 

@@ -12,7 +12,7 @@ from sim.costs.algebra import Expr, symbol
 from sim.costs.kernels import element_bytes
 from sim.costs.layers.ops import Op, Sizes, gemm, hidden, kv_columns, moved, query_width, tp, v_width
 from sim.costs.layers.structure import BlockKind
-from sim.specs.blocks import ADAPTED
+from sim.specs.adapters import ADAPTED
 
 rank = symbol("adapter_rank")
 
