@@ -99,19 +99,16 @@ def stage_parameters(model: Model, plan: Plan) -> list[tuple[int, int]]:
             letters += "P" * model.mtp_layers
         for letter in letters:
             _add(held[rank], blocks[letter])
-    if model.adapter_rank:
-        return [(dense, expert) for dense, expert in held]
-    held[plan.rank_of[0]][0] += model.embedding_parameters
-    held[plan.rank_of[len(split) - 1]][0] += model.head_parameters + model.final_norms * model.norm_parameters
+    if not model.adapter_rank:
+        held[plan.rank_of[0]][0] += model.embedding_parameters
+        held[plan.rank_of[len(split) - 1]][0] += model.head_parameters + model.final_norms * model.norm_parameters
     return [(dense, expert) for dense, expert in held]
 
 
 def _add(held: list[int], block: Block) -> None:
-    if block.model.adapter_rank:
-        held[0] += block.adapter_parameters
-        return
-    held[0] += block.parameters - block.expert_parameters
-    held[1] += block.expert_parameters
+    adapted, expert = block.model.adapter_rank > 0, block.expert_parameters
+    held[0] += block.adapter_parameters if adapted else block.parameters - expert
+    held[1] += 0 if adapted else expert
 
 
 def _first_replica(placed: PlacedPlan, dense: int, expert: int, each: tuple[int, int]) -> Iterator[tuple[int, int]]:

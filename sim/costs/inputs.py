@@ -194,6 +194,7 @@ def attention_time(kernel: str, cluster: Cluster) -> float:
 
 
 HOPPER = "h100-sxm-80gb"
+"""Device, and profile of it, whose attention speaks for what scans reach per SM and clock."""
 SCAN_KEYS = 256
 """Tokens of a chunk at which rates are compared (state-spaces/mamba's own)."""
 

@@ -108,8 +108,8 @@ def _normed(kind: BlockKind) -> int:
 
 def _read_again(kind: BlockKind) -> int:
     """Return how many results of norms a product's weight gradient reads: of all, or of those with an adapter."""
-    on = ADAPTED[kind.adapted]
-    return ("qkv" in on and kind.mixer != "none") + _reads_activation(kind) if kind.adapted else _normed(kind)
+    adapted = ("qkv" in ADAPTED[kind.adapted] and kind.mixer != "none") + _reads_activation(kind)
+    return min(adapted, _normed(kind)) if kind.adapted else _normed(kind)
 
 
 def _reads_activation(kind: BlockKind) -> int:

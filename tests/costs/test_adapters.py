@@ -130,6 +130,12 @@ def test_steps_of_any_plan_are_faster_and_smaller(given):
     assert step.peak_memory_bytes < whole.peak_memory_bytes
 
 
+def test_gradients_of_adapters_alone_are_reduced():
+    plan, cluster = Plan(global_batch=16, micro_batch=1, overlap_dp=False), Cluster.of("h100-sxm-80gb", nodes=1)
+    whole, step = (simulate(large(adapter_rank=rank), cluster, plan) for rank in (0, 16))
+    assert 0 < step.breakdown["dp"] < whole.breakdown["dp"] / 20
+
+
 def test_optimizer_states_and_checkpoints_are_the_adapters():
     plan = Plan(global_batch=8, pp=2, schedule="1f1b")
     cluster = Cluster.of("h100-sxm-80gb", nodes=1)

@@ -1,7 +1,6 @@
 """Token mixers: attention (fused or over stored scores, grouped heads, windows), MLA, cross-attention, Mamba-2."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from sim.costs import kernels, volume
@@ -18,6 +17,7 @@ from sim.costs.layers.ops import (
     head_dim,
     heads,
     hidden,
+    in_core,
     in_fp32,
     kv_columns,
     micro_batch,
@@ -216,10 +216,8 @@ def mamba(size: Sizes) -> Iterator[Op]:
 def _samples_first(moves: Expr) -> Iterator[Op]:
     """Yield the copies that turn [token, sample] into [sample, token] before a scan and back behind it, where
     Megatron-Core's microbatch has several samples (`MambaMixer._ssm_training`, 0.16.1)."""
-    on = symbol("core") * minimum(1, micro_batch - 1)
     for name, phase in (("", "forward"), (" dgrad", "backward_input")):
-        op = repeated(2, moved, f"scan layout{name}", phase, moves / 2)
-        yield replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
+        yield in_core(minimum(1, micro_batch - 1), repeated(2, moved, f"scan layout{name}", phase, moves / 2))
 
 
 class Scan(NamedTuple):

@@ -1,7 +1,6 @@
 """MLPs: dense, and a mixture of experts with its routing and all-to-all (GShard, arXiv 2006.16668)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sim.costs import volume
 from sim.costs.algebra import Expr, minimum, symbol
@@ -14,6 +13,7 @@ from sim.costs.layers.ops import (
     etp_group,
     gemm,
     hidden,
+    in_core,
     in_fp32,
     moved,
     repeated,
@@ -56,12 +56,6 @@ def routed_rows(size: Sizes) -> Expr:
     return size.tokens / tp * etp * top_k * expert_load
 
 
-def _in_core(on: Expr, op: Op) -> Op:
-    """Return an operation that only Megatron-Core's layers have, where `on` is 1."""
-    on *= symbol("core")
-    return replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
-
-
 def _sorts(rows: Expr, local: Expr) -> Iterator[Op]:
     """Yield how rows that came from all ranks are put in the order of `local` experts, and back before they return.
 
@@ -70,18 +64,19 @@ def _sorts(rows: Expr, local: Expr) -> Iterator[Op]:
     """
     on = (1 - symbol("dispatch_once")) * minimum(1, local - 1)
     for name, phase in (("", "forward"), (" dgrad", "backward_input")):
-        yield _in_core(on, repeated(2, moved, f"sort{name}", phase, 2 * element_bytes * rows * expert_hidden))
+        yield in_core(on, repeated(2, moved, f"sort{name}", phase, 2 * element_bytes * rows * expert_hidden))
 
 
 def _padded(rows: Expr) -> Iterator[Op]:
     """Yield how each expert's rows are made a multiple of what products of 8 or 4 bits read, and theirs are cut again
     (Transformer Engine's `Fp8Padding` and `Fp8Unpadding` in `TEGroupedMLP`).
 
-    Where tokens are sent once per rank HybridEP's kernels leave room for it (`_HybridEPManager.dispatch`, 0.16.1).
+    Where tokens are sent once per rank HybridEP's kernels leave room for it (`_HybridEPManager.dispatch`, 0.16.1); that
+    DeepEP's do not is left out.
     """
     on = (1 - symbol("dispatch_once")) * symbol("low_precision")
     for name, phase in (("", "forward"), (" dgrad", "backward_input")):
-        yield _in_core(on, repeated(2, moved, f"expert padding{name}", phase, 2 * element_bytes * rows * expert_hidden))
+        yield in_core(on, repeated(2, moved, f"expert padding{name}", phase, 2 * element_bytes * rows * expert_hidden))
 
 
 def _clamped(rows: Expr) -> Iterator[Op]:
@@ -89,7 +84,7 @@ def _clamped(rows: Expr) -> Iterator[Op]:
     size = 2 * rows * moe_ffn / etp
     for name, phase, way, kernels in (("", "forward", "forward", 3), (" dgrad", "backward_input", "backward", 7)):
         each = volume.clamp(way, element_bytes) * size / kernels
-        yield _in_core(1, repeated(kernels, moved, f"expert clamp{name}", phase, each))
+        yield in_core(1, repeated(kernels, moved, f"expert clamp{name}", phase, each))
 
 
 def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
@@ -97,7 +92,7 @@ def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
     kernels forward and five backward, between which the traffic of those that join and cast all rows is shared."""
     for name, phase, way, kernels in (("", "forward", "forward", 2), (" dgrad", "backward_input", "backward", 5)):
         each = volume.weighted_bias(way, element_bytes) * rows / local * expert_hidden / kernels
-        yield _in_core(symbol("mlp_bias"), repeated(kernels * local, moved, f"expert bias{name}", phase, each))
+        yield in_core(symbol("mlp_bias"), repeated(kernels * local, moved, f"expert bias{name}", phase, each))
 
 
 def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:

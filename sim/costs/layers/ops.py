@@ -200,6 +200,12 @@ def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
     return replace(op, seconds=on * op.seconds, bytes=on * op.bytes)
 
 
+def in_core(on: Expr, op: Op) -> Op:
+    """Return an operation that only Megatron-Core's layers have, where `on` is 1."""
+    on *= symbol("core")
+    return replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
+
+
 def norm(name: str, rows: Expr, root_mean_square: bool = False, columns: Expr = hidden) -> Iterator[Op]:
     """Yield a normalisation of rows: reads x and writes y forward; reads dy and x and writes dx backward.
 
