@@ -248,12 +248,11 @@ def _graphs(flags: Flags) -> str:
 def _dispatcher(flags: Flags) -> Mapping[str, object]:
     """Return how tokens get to their experts, and whether another microbatch's passes run beside it."""
     kind, experts = flags.text(DISPATCHER, DISPATCHERS[0], DISPATCHERS), flags.whole("num_experts", 0, 0) > 0
-    # Both backends, as the argument of before 0.15, send a token once to a rank.
-    flags.text("moe_flex_dispatcher_backend", "deepep", ("deepep", "hybridep"))
-    flags.given("moe_enable_deepep")
+    backend = flags.text("moe_flex_dispatcher_backend", "deepep", ("deepep", "hybridep"))
+    flags.given("moe_enable_deepep")  # the argument of before 0.15
     beside = flags.given("overlap_moe_expert_parallel_comm")
     return {
-        "token_dispatcher": "deepep" if kind == "flex" and experts else "alltoall",
+        "token_dispatcher": backend if kind == "flex" and experts else "alltoall",
         "ep_overlap": beside and experts and flags.whole("expert_model_parallel_size", 1) > 1,
     }
 

@@ -92,11 +92,11 @@ def _degrees(made: Exported) -> Words:
 
 def _dispatcher(plan: Plan) -> Words:
     """Yield who sends tokens to experts; by default every rank gathers all of them."""
-    if plan.token_dispatcher == "deepep":
-        yield "moe-token-dispatcher-type", "flex"
-        yield "moe-flex-dispatcher-backend", "deepep"
+    if plan.token_dispatcher == "alltoall":
+        yield "moe-token-dispatcher-type", "alltoall"
     else:
-        yield "moe-token-dispatcher-type", plan.token_dispatcher
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", plan.token_dispatcher
     if plan.ep_overlap and plan.ep > 1:
         yield "overlap-moe-expert-parallel-comm", True
 

@@ -101,7 +101,8 @@ class Plan:
     run beside products (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for);
     `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense MLPs, attention but MLA's, and state
     spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap). `token_dispatcher`: a token goes to every
-    expert that it is for (alltoall), or once to every rank of them (DeepEP, HybridEP). `ep_overlap`: what experts
+    expert that it is for (alltoall), or once to every rank of them (DeepEP; HybridEP, whose ranks tell each other which
+    tokens go where and send the weights of all experts with each). `ep_overlap`: what experts
     exchange for one microbatch runs beside the other pass of another one (Megatron-LM's
     --overlap-moe-expert-parallel-comm), as far as passes alternate. `blocking_sends`: both ranks stand still while a
     pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law holds where they
@@ -160,7 +161,7 @@ class Plan:
     scatter_gather: bool = True
     tp_overlap: bool = DERIVED
     tp_comm_overlap: bool = False
-    token_dispatcher: Literal["alltoall", "deepep"] = "alltoall"
+    token_dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     ep_overlap: bool = False
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED

@@ -9,6 +9,7 @@ import pytest
 from sim.costs.algebra import compile_expressions, symbol
 from sim.costs.collectives import PARAMETERS, Group, send
 from sim.costs.inputs import cluster_values
+from sim.costs.layers.mlp import HYBRID_COMBINE
 from sim.costs.mesh import Mesh, group_values
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, symbol_values
@@ -158,6 +159,20 @@ def test_a_token_goes_once_to_a_rank_that_holds_several_of_its_experts():
     parts += [at(many.once_per_rank(1e9, 8), "h100-sxm-80gb") / at(many.all_to_all(8e9), "h100-sxm-80gb")]
     assert parts == pytest.approx([1 - (7 / 8) ** 8, 1], rel=0.01)
     assert at(Group(1, 1, 1).once_per_rank(1e9, 8), "h100-sxm-80gb") == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch", "combine"),
+    [(8, 750.15, 684.27), (16, 661.93, 600.75), (24, 637.80, 565.53), (32, 629.79, 547.25), (36, 612.85, 543.27)],
+)
+def test_hybrid_ep_takes_its_published_times(ranks, dispatch, combine):
+    """GB/s of received rows on GB200, 4,096 tokens a rank of hidden 7168 in 16 bits to 8 of 8 experts a rank, kernels
+    alone on 16 SMs (deepseek-ai/DeepEP, docs/README_Hybrid-EP.md); the weights of all experts travel with them."""
+    rows, weights = 4096 * 7168 * 2, 4096 * 4 * 8 * ranks
+    received = rows * ranks * (1 - (1 - 1 / ranks) ** 8)
+    found = at(Group(ranks, ranks, 1).once_per_rank(rows + weights, 8), "gb200")
+    assert found == pytest.approx(received / dispatch / 1e9, rel=0.025)
+    assert HYBRID_COMBINE * found == pytest.approx(received / combine / 1e9, rel=0.04)
 
 
 def test_a_token_crosses_the_network_once_to_a_node():

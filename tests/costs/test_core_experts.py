@@ -86,7 +86,12 @@ def test_clamped_halves_cost_time_and_memory():
 
 @pytest.mark.parametrize(
     ("given", "padded"),
-    [({}, 0), ({"precision": "fp8"}, 4), ({"precision": "fp8", "token_dispatcher": "deepep"}, 0)],
+    [
+        ({}, 0),
+        ({"precision": "fp8"}, 4),
+        ({"precision": "fp8", "token_dispatcher": "deepep"}, 4),
+        ({"precision": "fp8", "token_dispatcher": "hybridep"}, 0),
+    ],
 )
 def test_rows_of_experts_are_padded_for_products_of_few_bits(given, padded):
     """Twice read and written in either pass; HybridEP delivers them so."""
@@ -94,6 +99,21 @@ def test_rows_of_experts_are_padded_for_products_of_few_bits(given, padded):
     found = [op for op in simulate(MODEL, CLUSTER, plan).operations if op.name.startswith("expert padding")]
     assert sum(op.launches for op in found) == padded
     assert all(op.bytes == 2 * 2 * 2 * 1024 * 2 * 1024 for op in found)
+
+
+def test_hybrid_ep_sends_the_weights_of_all_experts_and_what_goes_where():
+    """As many as there are: DeepEP's exchanges do not grow with experts that nobody chose."""
+    found = {
+        (name, experts): simulate(
+            replace(MODEL, experts=experts),
+            CLUSTER,
+            Plan(global_batch=8, micro_batch=1, ep=4, token_dispatcher=name),
+        ).breakdown_s["ep"]
+        for name in ("deepep", "hybridep")
+        for experts in (8, 512)
+    }
+    assert found["deepep", 8] == found["deepep", 512] < found["hybridep", 8] < 1.3 * found["deepep", 8]
+    assert found["hybridep", 512] > 1.2 * found["hybridep", 8]
 
 
 def extra(model=MODEL, **given):

@@ -41,6 +41,11 @@ def arguments(model=None, **plan):
                 "--overlap-moe-expert-parallel-comm",
             },
         ),
+        (
+            EXPERTS,
+            {"token_dispatcher": "hybridep"},
+            {"--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend hybridep"},
+        ),
         (EXPERTS, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act"}),
         (EXPERTS | LATENT, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act mla_up_proj"}),
         ({}, {"recompute": "selective"}, {"--recompute-granularity selective", "--recompute-modules layernorm"}),

@@ -147,11 +147,14 @@ def test_megatrons_tests_have_yaml_with_dashes():
         read_plan({"recompute_modules": [{}]}, "megatron")
 
 
-@pytest.mark.parametrize("backend", ["", " --moe-flex-dispatcher-backend hybridep", " --moe-enable-deepep"])
-def test_megatrons_flexible_dispatcher_sends_a_token_once_to_a_rank(backend):
+@pytest.mark.parametrize(
+    ("backend", "read"),
+    [("", "deepep"), (" --moe-flex-dispatcher-backend hybridep", "hybridep"), (" --moe-enable-deepep", "deepep")],
+)
+def test_megatrons_flexible_dispatcher_sends_a_token_once_to_a_rank(backend, read):
     flags = "--num-experts 8 --expert-model-parallel-size 4 --global-batch-size 64 --moe-grouped-gemm"
     found = read_plan(f"{flags} --moe-token-dispatcher-type flex{backend}", "megatron")
-    assert (found.plan.token_dispatcher, found.plan.ep_overlap, found.not_read) == ("deepep", False, ())
+    assert (found.plan.token_dispatcher, found.plan.ep_overlap, found.not_read) == (read, False, ())
     beside = read_plan(f"{flags} --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm", "megatron")
     assert (beside.plan.token_dispatcher, beside.plan.ep_overlap, beside.not_read) == ("alltoall", True, ())
     with pytest.raises(InputError, match=r"moe_flex_dispatcher_backend.*one of deepep, hybridep"):

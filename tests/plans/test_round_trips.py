@@ -51,7 +51,7 @@ LEFT_OUT = {
     "overlap_dp": st.booleans(),
     "fused_wgrad": st.booleans(),
     "tp_comm_overlap": st.booleans(),
-    "token_dispatcher": st.just("deepep"),
+    "token_dispatcher": st.sampled_from(("deepep", "hybridep")),
     "ep_overlap": st.booleans(),
     "cuda_graphs": st.booleans(),
     "compiled": st.booleans(),

@@ -10,10 +10,10 @@ def test_a_recipe_counts_from_the_release_that_has_it(tmp_path) -> None:
         release: case(tmp_path, source=f"NVIDIA Megatron-Bridge {release}", **given).plan
         for release in ("25.09", "25.11", "26.04.01", "26.06")
     }
-    assert [plan.token_dispatcher for plan in found.values()] == ["alltoall", "deepep", "deepep", "deepep"]
+    assert [plan.token_dispatcher for plan in found.values()] == ["alltoall", "hybridep", "hybridep", "hybridep"]
     assert [plan.ep_overlap for plan in found.values()] == [False, False, False, True]
     piped = case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **given | {"pp": 2, "ep": 4, "schedule": "1f1b"}).plan
-    assert (piped.token_dispatcher, piped.ep_overlap) == ("deepep", False)
+    assert (piped.token_dispatcher, piped.ep_overlap) == ("hybridep", False)
     dense = {"device": "gb200", "model": "LLAMA3_8B", "precision": "mxfp8", "gpus": 8, "global_batch": 512}
     assert case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **dense).plan.token_dispatcher == "alltoall"
 

@@ -20,6 +20,7 @@ from sim.costs.layers.ops import (
     sequence_parallel,
     tp,
     tp_group,
+    traffic_seconds,
 )
 from sim.costs.layers.structure import BlockKind
 
@@ -71,10 +72,9 @@ def _padded(rows: Expr) -> Iterator[Op]:
     """Yield how each expert's rows are made a multiple of what products of 8 or 4 bits read, and theirs are cut again
     (Transformer Engine's `Fp8Padding` and `Fp8Unpadding` in `TEGroupedMLP`).
 
-    Where tokens are sent once per rank HybridEP's kernels leave room for it (`_HybridEPManager.dispatch`, 0.16.1); that
-    DeepEP's do not is left out.
+    HybridEP's kernels leave room for it (`_HybridEPManager.dispatch`, 0.16.1).
     """
-    on = (1 - symbol("dispatch_once")) * symbol("low_precision")
+    on = (1 - symbol("hybrid_ep")) * symbol("low_precision")
     for name, phase in (("", "forward"), (" dgrad", "backward_input")):
         yield in_core(on, repeated(2, moved, f"expert padding{name}", phase, 2 * element_bytes * rows * expert_hidden))
 
@@ -93,6 +93,31 @@ def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
     for name, phase, way, kernels in (("", "forward", "forward", 2), (" dgrad", "backward_input", "backward", 5)):
         each = volume.weighted_bias(way, element_bytes) * rows / local * expert_hidden / kernels
         yield in_core(symbol("mlp_bias"), repeated(kernels * local, moved, f"expert bias{name}", phase, each))
+
+
+HYBRID_COMBINE = 1.12
+"""Times that HybridEP's combine takes what links carry as fast as its dispatch: 8 to 36 ranks of a GB200 (kernels alone,
+16 SMs: DeepEP, docs/README_Hybrid-EP.md; `tests/costs/test_collectives.py` has the table)."""
+
+
+def _exchange(name: str, phase: str, tokens: Expr, sent: Expr) -> Expr:
+    """Return the seconds of `dispatch` or `combine`, whose gradients go the other way, with `sent` bytes of rows.
+
+    HybridEP's dispatch sends with a token the fp32 weights of all experts of the node that it goes to, and its gradient
+    theirs (`HybridEPDispatch` in Megatron-Core 0.16.1; DeepEP, docs/Hybrid-EP_Implementation.md, buffers).
+    """
+    once, hybrid = symbol("dispatch_once"), symbol("hybrid_ep")
+    weights = hybrid * 4 * tokens * experts / ep * ep_group.n_in if name == "dispatch" else 0
+    longer = 1 + hybrid * (HYBRID_COMBINE - 1) if (name == "combine") == (phase == "forward") else 1
+    return (1 - once) * ep_group.all_to_all(sent) + once * longer * ep_group.once_per_rank(
+        sent / top_k + weights * expert_load, top_k
+    )
+
+
+def _routing_maps(tokens: Expr) -> Op:
+    """Return how HybridEP's ranks gather each other's maps, a byte for every token and expert, and read them once."""
+    on, maps = symbol("hybrid_ep") * minimum(1, ep - 1), tokens * experts * ep
+    return Op("routing maps", "forward", "ep", on * (ep_group.all_gather(maps) + traffic_seconds(maps)), 0, on * maps)
 
 
 def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -121,11 +146,10 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield moved("unpermute", "forward", 3 * sent)
     yield moved("unpermute dgrad", "backward_input", 3 * sent)
     sent = sent * expert_load
-    once = symbol("dispatch_once")
-    exchange = (1 - once) * ep_group.all_to_all(sent) + once * ep_group.once_per_rank(sent / top_k, top_k)
+    yield _routing_maps(own)
     for phase in ("forward", "backward_input"):
         for name in ("dispatch", "combine"):
-            yield Op(f"{name} {phase}", phase, "ep", exchange, 0, sent)
+            yield Op(f"{name} {phase}", phase, "ep", _exchange(name, phase, own, sent), 0, sent)
             yield Op(
                 f"{name} split {phase}",
                 phase,
