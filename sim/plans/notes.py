@@ -52,8 +52,8 @@ def notes(step: Step, target: Target) -> Iterator[str]:
         said = {"tp_comm_overlap": True} if target == "torchtitan-0.3" and in_pieces(plan) else {}
         yield from _differing(step.model, plan, {**OF_TORCHTITAN, **said}, "torchtitan")
         if plan.token_dispatcher != "alltoall" and plan.ep > 1:  # torchtitan/models/common/config_utils.py
-            said = f"plan.token_dispatcher {plan.token_dispatcher}"
-            yield f"predicted with {said}: in torchtitan the network says so, by moe_comm_backend"
+            sender = f"plan.token_dispatcher {plan.token_dispatcher}"
+            yield f"predicted with {sender}: in torchtitan the network says so, by moe_comm_backend"
         if step.model.table:
             yield _traced(step.model, "torchtitan")
         elif strange := _strange(step.model):

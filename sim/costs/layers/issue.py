@@ -28,6 +28,12 @@ all-to-all and one expert for all that are grouped (`calibration.issue_ratios --
 `megatron`: 1.63 - 1.79 and 1.48 - 1.51, one core of an AMD EPYC, torch 2.13, Megatron-Core 0.16.1, 2026-11-30;
 no GPU's host was measured). Of experts in plain layers nothing is known."""
 
+EXPERT_PRODUCT_ISSUE_S = 33e-6
+"""Seconds in which Transformer Engine issues a product of one more local expert, which cuBLAS does one by one: eight of
+128 rows by 2,048 x 2,048 in 4 bits took 0.267 ms on a Blackwell device so, 0.069 ms as one kernel (TransformerEngine
+pull request 3134, June 2026)."""
+EXPERT_PRODUCTS = {"forward": 2, "backward": 4}
+
 COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
 """The same of plain layers that are compiled one by one: their wrappers (`calibration.issue_ratios --device cuda
 --network compiled`: 1.65, 1.12 and 1.05; on a CPU 1.25 and 0.8)."""
@@ -54,14 +60,16 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
     else:
         launches = _launched(ops)[0]
         longer = {way: _longer(way, kind) for way in ("forward", "backward")}
-        forward, backward = (launches, longer["forward"] * issue), (2 * launches, longer["backward"] * 2 * issue)
+        apart = {way: _expert_products(way, kind) for way in longer}
+        forward = launches, longer["forward"] * issue + apart["forward"]
+        backward = 2 * launches, longer["backward"] * 2 * issue + apart["backward"]
     whole = share * symbol("full")
     passes = {"forward": forward, "backward": (backward[0] + whole * forward[0], backward[1])}
     more = {"forward": 0, "backward": whole * forward[1]}
     if isinstance(kind, BlockKind) and kind.mixer not in GATES:
         looked_at = share * native * symbol("selective") * symbol("selective_issue_s") / 2
         own = tempo * symbol("tempo_issue_s") / 3
-        repeated = (_longer("forward", kind) - 1) * issue
+        repeated = (_longer("forward", kind) - 1) * issue + _expert_products("forward", kind)
         more = {
             "forward": looked_at + own,
             "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + repeated),
@@ -100,7 +108,9 @@ def told(model: Model) -> str:
     times = ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
     text = f"Megatron-Core's modules take {times} times as long to issue as plain ones (0.16.1 on the host of an H200)"
     more = " and ".join(f"{t:g}" for t in EXPERTS_ISSUE.values())
-    return f"{text}; layers with experts {more} times as long as others (on a CPU)" if model.has_experts else text
+    each = f"{EXPERT_PRODUCT_ISSUE_S * 1e6:g} us more for every product of a further local expert"
+    experts = f"; layers with experts {more} times as long as others (on a CPU), {each}"
+    return text + experts if model.has_experts else text
 
 
 def in_core(model: Model, plan: Plan) -> bool:
@@ -124,6 +134,14 @@ def _longer(part: str, kind: BlockKind | None = None) -> Expr:
     core, compiled = symbol("core"), symbol("compiled")
     modules = MEGATRON_ISSUE[part] * (EXPERTS_ISSUE[part] if kind and kind.mlp == "moe" else 1)
     return 1 + core * (modules - 1) + (1 - core) * compiled * (COMPILED_ISSUE[part] - 1)
+
+
+def _expert_products(way: str, kind: BlockKind) -> Expr:
+    """Return the seconds in which a host issues the products of all local experts but one, with Megatron-Core's."""
+    if kind.mlp != "moe":
+        return 0
+    on = symbol("core") * (1 - symbol("on_host"))
+    return on * EXPERT_PRODUCTS[way] * EXPERT_PRODUCT_ISSUE_S * maximum(0, symbol("experts") / symbol("ep") - 1)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

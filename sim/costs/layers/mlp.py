@@ -96,8 +96,8 @@ def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
 
 
 HYBRID_COMBINE = 1.12
-"""Times that HybridEP's combine takes what links carry as fast as its dispatch: 8 to 36 ranks of a GB200 (kernels alone,
-16 SMs: DeepEP, docs/README_Hybrid-EP.md; `tests/costs/test_collectives.py` has the table)."""
+"""Times that HybridEP's combine takes what links carry as fast as its dispatch: 8 to 36 ranks of a GB200, kernels alone,
+16 SMs (DeepEP, docs/README_Hybrid-EP.md; `tests/costs/test_collectives.py` has the table)."""
 
 
 def _exchange(name: str, phase: str, tokens: Expr, sent: Expr) -> Expr:
