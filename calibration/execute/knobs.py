@@ -33,6 +33,7 @@ scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
 tp_comm_overlap        yes        kept      tm       false
 token_dispatcher       yes        kept      m        -
+fused_experts          yes        kept      -        false
 ep_overlap             yes        kept      m        -
 blocking_sends         yes        kept      -        -
 framework              yes        kept      -        torch
@@ -69,6 +70,7 @@ EVERY_VALUE = (
 
 FIXED = (
     "framework", "core_modules", "cross_entropy", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
+    "fused_experts",
 )  # fmt: skip
 """Knobs of which execution takes one value, whatever a plan says."""
 

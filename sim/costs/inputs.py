@@ -230,6 +230,8 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """
     if plan.cuda_graphs and cluster.hardware.on_host:
         raise InputError("plan.cuda_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
+    if plan.fused_experts and plan.precision != "mxfp8":
+        raise InputError("plan.fused_experts", True, f"false with precision {plan.precision}: for mxfp8 alone")
     return {
         "overlap_dp": float(plan.overlap_dp),
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
@@ -242,6 +244,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "ep_overlap": float(plan.ep_overlap),
         "dispatch_once": float(plan.token_dispatcher != "alltoall"),
         "hybrid_ep": float(plan.token_dispatcher == "hybridep"),
+        "fused_experts": float(plan.fused_experts and plan.core_modules),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "core": float(plan.core_modules),

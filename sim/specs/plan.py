@@ -102,7 +102,8 @@ class Plan:
     `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense MLPs, attention but MLA's, and state
     spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap). `token_dispatcher`: a token goes to every
     expert that it is for (alltoall), or once to every rank of them (DeepEP; HybridEP, whose ranks tell each other which
-    tokens go where and send the weights of all experts with each). `ep_overlap`: what experts
+    tokens go where and send the weights of all experts with each). `fused_experts`: experts' products activate and cast
+    what they give themselves (Transformer Engine's grouped MLP of 2026, for mxfp8). `ep_overlap`: what experts
     exchange for one microbatch runs beside the other pass of another one (Megatron-LM's
     --overlap-moe-expert-parallel-comm), as far as passes alternate. `blocking_sends`: both ranks stand still while a
     pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law holds where they
@@ -162,6 +163,7 @@ class Plan:
     tp_overlap: bool = DERIVED
     tp_comm_overlap: bool = False
     token_dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
+    fused_experts: bool = False
     ep_overlap: bool = False
     blocking_sends: bool = False
     framework: Literal["megatron", "torch"] = DERIVED

@@ -324,6 +324,7 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
         "tp_comm_overlap": not given["sequence_parallel"],
         "gradient_dtype": row.precision == "fp32",
         "token_dispatcher": not spread,
+        "fused_experts": row.precision != "mxfp8",
         "ep_overlap": not spread or (row.pp > 1 and chunks == 1),
     }
     return Plan(**(given | {key: value for key, value in facts.items() if not cannot.get(key)}))

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from sim.costs import volume
 from sim.engine.step import simulate
-from sim.specs import Cluster, Model, Plan
+from sim.specs import Cluster, InputError, Model, Plan
 
 MODEL = Model(
     name="experts", layers=2, hidden=1024, heads=16, vocab=32_000, seq=1024, experts=8, experts_per_token=2,
@@ -114,6 +114,23 @@ def test_hybrid_ep_sends_the_weights_of_all_experts_and_what_goes_where():
     }
     assert found["deepep", 8] == found["deepep", 512] < found["hybridep", 8] < 1.3 * found["deepep", 8]
     assert found["hybridep", 512] > 1.2 * found["hybridep", 8]
+
+
+def test_products_of_experts_may_activate_and_cast_what_they_give():
+    """Only in Megatron-Core's layers: the activation is gone, and so is what casts its result and its gradient read."""
+    given = {"global_batch": 8, "micro_batch": 1, "ep": 4, "precision": "mxfp8"}
+    devices, rows, width = Cluster.of("b200", nodes=1), 1024 * 2, 2048
+    apart, fused, torch = (
+        {op.name: op for op in simulate(MODEL, devices, Plan(**given | more)).operations}
+        for more in ({}, {"fused_experts": True}, {"fused_experts": True, "framework": "torch"})
+    )
+    assert set(apart) - set(fused) == {"expert activation", "expert activation dgrad"}
+    less = {name: apart[name].bytes - op.bytes for name, op in fused.items() if op.bytes != apart[name].bytes}
+    assert less == pytest.approx({"expert mlp down": 2 * rows * width, "expert mlp up dgrad": 2 * rows * width})
+    assert all(fused[name].seconds < apart[name].seconds for name in less)
+    assert "expert activation" in torch
+    with pytest.raises(InputError, match=r"plan.fused_experts.*false with precision bf16"):
+        simulate(MODEL, devices, Plan(**given | {"precision": "bf16", "fused_experts": True}))
 
 
 def extra(model=MODEL, **given):

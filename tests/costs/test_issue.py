@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.costs.layers.issue import EXPERT_PRODUCT_ISSUE_S, EXPERTS_ISSUE, MEGATRON_ISSUE, in_core
+from sim.costs.layers.issue import EXPERT_PRODUCT_ISSUE, EXPERTS_ISSUE, MEGATRON_ISSUE, in_core
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.placed import stage_costs
@@ -54,7 +54,7 @@ def test_megatrons_modules_take_longer():
 def test_megatrons_experts_take_longer_still():
     mixture = Model(layers=2, hidden=64, heads=2, vocab=64, seq=8, experts=4, experts_per_token=2, moe_ffn=64)
     forward, backward = (EXPERTS_ISSUE[way] * MEGATRON_ISSUE[way] for way in ("forward", "backward"))
-    product = 3 * EXPERT_PRODUCT_ISSUE_S  # of three experts beside the first
+    product = 3 * EXPERT_PRODUCT_ISSUE * MEASURED["issue_s"]  # of three experts beside the first
     expected = [forward * 1e-3 + 2 * product, backward * 2e-3 + 4 * product]
     assert issued(framework="megatron", model=mixture) == pytest.approx(expected)
     assert issued(model=mixture) == pytest.approx([1e-3, 2e-3])  # plain layers with experts: not known

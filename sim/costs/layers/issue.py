@@ -28,10 +28,10 @@ all-to-all and one expert for all that are grouped (`calibration.issue_ratios --
 `megatron`: 1.63 - 1.79 and 1.48 - 1.51, one core of an AMD EPYC, torch 2.13, Megatron-Core 0.16.1, 2026-11-30;
 no GPU's host was measured). Of experts in plain layers nothing is known."""
 
-EXPERT_PRODUCT_ISSUE_S = 33e-6
-"""Seconds in which Transformer Engine issues a product of one more local expert, which cuBLAS does one by one: eight of
-128 rows by 2,048 x 2,048 in 4 bits took 0.267 ms on a Blackwell device so, 0.069 ms as one kernel (TransformerEngine
-pull request 3134, June 2026)."""
+EXPERT_PRODUCT_ISSUE = 33e-6 / 1.28e-3
+"""What Transformer Engine takes to issue a product of one more local expert, over a plain layer's `issue_s`: cuBLAS has
+them one by one, and eight of 128 rows by 2,048 x 2,048 took 0.267 ms on a Blackwell device, 0.069 ms as one kernel
+(TransformerEngine pull request 3134, June 2026); over `issue_s` of an H200's host."""
 EXPERT_PRODUCTS = {"forward": 2, "backward": 4}
 
 COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
@@ -108,7 +108,7 @@ def told(model: Model) -> str:
     times = ", ".join(f"{t:g} ({part})" for part, t in MEGATRON_ISSUE.items())
     text = f"Megatron-Core's modules take {times} times as long to issue as plain ones (0.16.1 on the host of an H200)"
     more = " and ".join(f"{t:g}" for t in EXPERTS_ISSUE.values())
-    each = f"{EXPERT_PRODUCT_ISSUE_S * 1e6:g} us more for every product of a further local expert"
+    each = f"{100 * EXPERT_PRODUCT_ISSUE:.1f} % of a plain layer's more for every product of a further local expert"
     experts = f"; layers with experts {more} times as long as others (on a CPU), {each}"
     return text + experts if model.has_experts else text
 
@@ -140,8 +140,8 @@ def _expert_products(way: str, kind: BlockKind) -> Expr:
     """Return the seconds in which a host issues the products of all local experts but one, with Megatron-Core's."""
     if kind.mlp != "moe":
         return 0
-    on = symbol("core") * (1 - symbol("on_host"))
-    return on * EXPERT_PRODUCTS[way] * EXPERT_PRODUCT_ISSUE_S * maximum(0, symbol("experts") / symbol("ep") - 1)
+    each = symbol("core") * EXPERT_PRODUCT_ISSUE * symbol("issue_s")
+    return EXPERT_PRODUCTS[way] * each * maximum(0, symbol("experts") / symbol("ep") - 1)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

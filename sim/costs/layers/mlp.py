@@ -21,6 +21,7 @@ from sim.costs.layers.ops import (
     tp,
     tp_group,
     traffic_seconds,
+    where,
 )
 from sim.costs.layers.structure import BlockKind
 
@@ -33,18 +34,27 @@ expert_load = symbol("expert_capacity") + minimum(symbol("expert_imbalance"), ep
 """Rows of the busiest expert rank over the mean: its capacity, or its excess, where at most it has those of all."""
 
 
-def _gated(name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind, batch: Expr = 1) -> Iterator[Op]:
-    """Yield up-projection, activation and down-projection of `batch` equal MLPs of `tokens` rows of `columns` each."""
+apart = 1 - symbol("fused_experts")
+"""0 where experts' products activate and cast what they give (the plan's `fused_experts`), else 1."""
+
+
+def _gated(
+    name: str, tokens: Expr, width: Expr, columns: Expr, kind: BlockKind, batch: Expr = 1, apart: Expr = 1
+) -> Iterator[Op]:
+    """Yield up-projection, activation and down-projection of `batch` equal MLPs of `tokens` rows of `columns` each.
+
+    apart: 1, or 0 where the products activate, and cast what the next one reads.
+    """
     prefix = f"{name} " if name else ""
-    yield from gemm(f"{prefix}mlp up", tokens, (2 if kind.gated else 1) * width, columns, batch)
+    yield from gemm(f"{prefix}mlp up", tokens, (2 if kind.gated else 1) * width, columns, batch, read={"dgrad": apart})
     op, size = "swiglu" if kind.gated else "gelu", batch * tokens * width
     more = tempo.side(kind, size)
     moves = {d: volume.activation(d, element_bytes, kind.gated) * size + more for d in ("forward", "backward")}
     up_bytes = element_bytes * size * (2 if kind.gated else 1)
     yield in_fp32(f"{prefix}mlp up bias wgrad", "backward_weight", up_bytes, symbol("mlp_bias"))
-    yield moved(f"{prefix}activation", "forward", moves["forward"], op, "forward")
-    yield moved(f"{prefix}activation dgrad", "backward_input", moves["backward"], op, "backward")
-    yield from gemm(f"{prefix}mlp down", tokens, columns, width, batch)
+    yield where(apart, moved(f"{prefix}activation", "forward", moves["forward"], op, "forward"))
+    yield where(apart, moved(f"{prefix}activation dgrad", "backward_input", moves["backward"], op, "backward"))
+    yield from gemm(f"{prefix}mlp down", tokens, columns, width, batch, read={"forward": apart})
 
 
 def dense(kind: BlockKind, size: Sizes) -> Iterator[Op]:
@@ -84,7 +94,7 @@ def _clamped(rows: Expr) -> Iterator[Op]:
     size = 2 * rows * moe_ffn / etp
     for name, phase, way, kernels in (("", "forward", "forward", 3), (" dgrad", "backward_input", "backward", 7)):
         each = volume.clamp(way, element_bytes) * size / kernels
-        yield in_core(1, repeated(kernels, moved, f"expert clamp{name}", phase, each))
+        yield in_core(apart, repeated(kernels, moved, f"expert clamp{name}", phase, each))
 
 
 def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
@@ -96,8 +106,8 @@ def _late_biases(rows: Expr, local: Expr) -> Iterator[Op]:
 
 
 HYBRID_COMBINE = 1.12
-"""Times that HybridEP's combine takes what links carry as fast as its dispatch: 8 to 36 ranks of a GB200, kernels alone,
-16 SMs (DeepEP, docs/README_Hybrid-EP.md; `tests/costs/test_collectives.py` has the table)."""
+"""Times that HybridEP's combine takes what links carry as fast as its dispatch: 8 to 36 ranks of a GB200, kernels alone
+on 16 SMs (DeepEP, docs/README_Hybrid-EP.md; `tests/costs/test_collectives.py` has the table)."""
 
 
 def _exchange(name: str, phase: str, tokens: Expr, sent: Expr) -> Expr:
@@ -138,7 +148,7 @@ def experts_mlp(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     yield moved("permute dgrad", "backward_input", 2 * sent)
     local = experts / ep
     yield from _sorts(rows, local)
-    yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local)
+    yield from _gated("expert", rows / local, moe_ffn / etp, expert_hidden, kind, local, apart)
     if kind.clamped:
         yield from _clamped(rows)
     yield from _late_biases(rows, local)

@@ -113,15 +113,18 @@ def gemm(
     batch: Expr = 1,
     plain: bool = False,
     narrow: Mapping[str, Expr] | None = None,
+    read: Mapping[str, Expr] | None = None,
 ) -> Iterator[Op]:
     """Yield y[m, n] = x[m, k] W^T with its two gradients, at the precision recipe's rate and operand size.
 
-    `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own.
+    `batch` products run as one grouped kernel. Casting an operand to 8 or 4 bits is memory traffic of its own, which
+    `read` is the share of by direction that reads it (1 where it says nothing; 0: what made it casts it).
     `plain`: no recipe touches it (the output head and the router: DeepSeek-V3, arXiv 2412.19437, section 3.3.1).
     `narrow`: whether rows of n or k elements are (`kernels.narrow`); those of all three products are rows of these.
     """
     for direction, (rows, columns, inner) in {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (n, k, m)}.items():
-        yield product(name, direction, rows, columns, inner, batch, plain, narrow=narrow)
+        share = (read or {}).get(direction, 1)
+        yield product(name, direction, rows, columns, inner, batch, plain, narrow=narrow, read=share)
 
 
 PHASE_OF = {"forward": "forward", "dgrad": "backward_input", "wgrad": "backward_weight"}
@@ -137,9 +140,11 @@ def product(
     plain: bool = False,
     op: str = "gemm",
     narrow: Mapping[str, Expr] | None = None,
+    read: Expr = 1,
 ) -> Op:
     """Return one of `gemm`'s three products, of (m, k) and (k, n), timed as a kernel `op`."""
-    cast = symbol("cast_bytes") * batch * m * k if direction != "wgrad" and not plain else 0
+    cast_bytes = symbol("cast_bytes") - (1 - read) * element_bytes
+    cast = cast_bytes * batch * m * k if direction != "wgrad" and not plain else 0
     time = kernels.product_seconds(direction, m, n, k, batch, plain, op, rows=narrow)
     return Op(
         name if direction == "forward" else f"{name} {direction}",
@@ -202,7 +207,11 @@ def in_fp32(name: str, phase: str, size: Expr, switch: Expr = 1) -> Op:
 
 def in_core(on: Expr, op: Op) -> Op:
     """Return an operation that only Megatron-Core's layers have, where `on` is 1."""
-    on *= symbol("core")
+    return where(on * symbol("core"), op)
+
+
+def where(on: Expr, op: Op) -> Op:
+    """Return an operation that there is where `on` is 1."""
     return replace(op, seconds=on * op.seconds, bytes=on * op.bytes, launches=on * op.launches)
 
 

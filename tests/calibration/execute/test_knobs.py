@@ -45,6 +45,7 @@ CHANGES = {
     "tp_overlap": ({"tp": 2}, False),
     "tp_comm_overlap": ({"tp": 2}, True),
     "token_dispatcher": ({"ep": 4}, "deepep"),
+    "fused_experts": ({"precision": "mxfp8", "cuda_graphs": True}, True),
     "ep_overlap": ({"ep": 4}, True),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
@@ -91,6 +92,7 @@ def test_simulated(name, cluster):
     beside, value = CHANGES[name]
     model = models["lstm-lm"] if name == "recurrent_kernel" else MODEL
     on = CLUSTER if name in ("core_modules", "cuda_graphs") else cluster
+    on = Cluster.of("b200", nodes=8) if name == "fused_experts" else on
     before, after = (step(given, on, model) for given in (beside, beside | {name: value}))
     seen = [(s.step_time_s, s.peak_memory_bytes, s.mfu, s.timeline.schedule.texts()) for s in (before, after)]
     assert seen[0] != seen[1]
