@@ -46,6 +46,7 @@ tempo                  yes        yes       -        any
 optimizer_barrier      yes        kept      -        -
 offload                yes        by stage  md       optimizer, activations
 recompute_layers       yes        by stage  m        any
+recompute_experts      yes        kept      m        -
 stages                 yes        yes       -        equal degrees
 software_year          yes        kept      -        -
 

@@ -245,6 +245,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "dispatch_once": float(plan.token_dispatcher != "alltoall"),
         "hybrid_ep": float(plan.token_dispatcher == "hybridep"),
         "fused_experts": float(plan.fused_experts and plan.core_modules),
+        "experts_again": float(plan.recompute_experts),
         "blocking_sends": float(plan.blocking_sends),
         "native": float(plan.framework == "torch"),
         "core": float(plan.core_modules),

@@ -205,19 +205,23 @@ def _dropped_by_modules(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, E
     Of eager attention the stored scores (module core_attn); else the outputs of the norms that stand alone and of the
     experts' activation, and MLA's queries, keys and values (layernorm, moe_act, mla_up_proj: megatron-core 0.16.1,
     core/transformer/transformer_layer.py, moe/experts.py and multi_latent_attention.py). The shared experts' activation
-    stays. What a norm reads is then kept whatever the layers save.
+    stays, but with `experts_again` nothing of a layer's experts (moe: moe/moe_layer.py). What a norm reads is then kept
+    whatever the layers save.
     """
+    again = symbol("experts_again") * int(kind.mlp == "moe")
+    experts = again * _mlp(kind, size)
     if kind.eager:
-        return s.scores, s.scores
+        return s.scores + experts, s.scores + experts
     norms, width = len(separate_norms(kind)), routed_rows(size) * moe_ffn / etp if kind.mlp == "moe" else 0
     if kind.adapted:  # what has none keeps neither
         norms, width = 0, 0
-    out = input_bytes * size.norm_tokens * hidden * norms + element_bytes * width
+    activated = element_bytes * width
     if kind.clamped and not kind.adapted:  # the clamps are within moe_act
-        out += symbol("core") * element_bytes * 2 * width
+        activated += symbol("core") * element_bytes * 2 * width
+    out = input_bytes * size.norm_tokens * hidden * norms + (1 - again) * activated + experts
     if kind.mixer == "mla":
         out += element_bytes * size.tokens * (2 * query_width + v_width) / tp
-    return out - tempo.of_norms(kind, size, norms) - tempo.of_activation(kind, width), out
+    return out - tempo.of_norms(kind, size, norms) - (1 - again) * tempo.of_activation(kind, width), out
 
 
 def _dropped_outputs(kind: BlockKind, size: Sizes, s: Saved) -> tuple[Expr, Expr]:

@@ -286,7 +286,9 @@ def _recompute(flags: Flags, model: Model | None) -> tuple[Mapping[str, object],
         raise InputError(flags.place(given), method or count, "left out without recompute-granularity full")
     found, note = _modules(flags, model)
     if kind == "selective":
-        return {"recompute": "selective" if found else "none"}, note
+        experts = flags.whole("num_experts", model.experts if model else 0, 0) > 0
+        whole = found and experts and "moe" in flags.text("recompute_modules").split()
+        return {"recompute": "selective" if found else "none", "recompute_experts": whole}, note
     return {"recompute": kind or "none", "recompute_layers": count if method == "block" else None}, ""
 
 
@@ -300,7 +302,9 @@ def _modules(flags: Flags, model: Model | None) -> tuple[bool, str]:
     eager = model.attention == "eager" if model else MODULES[0] in asked if backend is None else backend
     experts = flags.whole("num_experts", model.experts if model else 0, 0) > 0
     latent = bool(model.kv_lora_rank) if model else flags.given("multi_latent_attention")
-    own = recomputed_modules(eager=eager, experts=experts, latent=latent)
+    if "moe" in asked:  # which repeats their activation too
+        asked -= {"moe_act"}
+    own = recomputed_modules(eager=eager, experts=experts, latent=latent, whole="moe" in asked)
     named, attention = " ".join(name for name in MODULES if name in asked), "eager" if eager else "fused"
     if asked != set(own):
         taken = f"selective, with {attention} attention that of {' '.join(own)}" if asked & set(own) else "none"

@@ -19,7 +19,7 @@ EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
     "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
-    "token_dispatcher", "ep_overlap", "cuda_graphs",
+    "token_dispatcher", "ep_overlap", "cuda_graphs", "recompute_experts",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 
@@ -57,10 +57,15 @@ def stack(model: Model) -> int:
     return model.encoder_layers if model.family == "encoder-decoder" else model.layers
 
 
-def recomputed_modules(*, eager: bool, experts: bool, latent: bool) -> tuple[str, ...]:
-    """Return the modules that a plan's selective recompute is of (`sim.costs.layers.block.recomputed`)."""
-    there = {"layernorm": True, "moe_act": experts, "mla_up_proj": latent}
-    return MODULES[:1] if eager else tuple(name for name, is_there in there.items() if is_there)
+def recomputed_modules(*, eager: bool, experts: bool, latent: bool, whole: bool = False) -> tuple[str, ...]:
+    """Return the modules that a plan's selective recompute is of (`sim.costs.layers.block.recomputed`).
+
+    whole: of all that experts do (`plan.recompute_experts`).
+    """
+    whole &= experts
+    there = {"core_attn": eager, "layernorm": not eager, "moe_act": experts and not eager and not whole}
+    there |= {"mla_up_proj": latent and not eager, "moe": whole}
+    return tuple(name for name, is_there in there.items() if is_there)
 
 
 def _degrees(made: Exported) -> Words:
@@ -135,7 +140,8 @@ def _memory(made: Exported) -> Words:
         yield "recompute-granularity", plan.recompute
     if plan.recompute == "selective":
         model, eager = made.model, made.model.attention == "eager"
-        modules = recomputed_modules(eager=eager, experts=model.experts > 0, latent=bool(model.kv_lora_rank))
+        latent, whole = bool(model.kv_lora_rank), plan.recompute_experts
+        modules = recomputed_modules(eager=eager, experts=model.experts > 0, latent=latent, whole=whole)
         yield "recompute-modules", modules
     if plan.recompute == "full":
         yield "recompute-method", "block" if plan.recompute_layers else "uniform"

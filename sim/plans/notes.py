@@ -26,13 +26,14 @@ OF_MEGATRON: Mapping[str, Any] = {
 OF_TORCHTITAN: Mapping[str, Any] = {
     "fused_wgrad": False, "tp_overlap": False, "tp_comm_overlap": False, "blocking_sends": False, "core_modules": False,
     "cross_entropy": "autograd", "attention_kernel": "flash", "ep_overlap": False, "fused_experts": False,
+    "recompute_experts": False,
 }  # fmt: skip
 """What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
 
 OF_PROGRAMS = (
     "framework", "core_modules", "compiled", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
     "cross_entropy", "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
-    "fused_experts",
+    "fused_experts", "recompute_experts",
 )  # fmt: skip
 """Settings that DeepSpeed leaves to the program whose modules it wraps."""
 
@@ -105,7 +106,7 @@ def _differing(model: Model, plan: Plan, own: Mapping[str, Any], target: str) ->
     """Yield which settings of a plan are others than a target's `own`, of those that move anything."""
     unmoved = {"tp_overlap", "tp_comm_overlap"} if plan.tp == 1 else set()
     unmoved |= {"ep_overlap"} if plan.ep == 1 else set()
-    unmoved |= set() if model.experts else {"fused_experts"}
+    unmoved |= set() if model.experts else {"fused_experts", "recompute_experts"}
     unmoved |= {"scatter_gather"} if plan.pp == 1 or plan.tp == 1 or plan.sequence_parallel else set()
     unmoved |= {"blocking_sends"} if plan.pp == 1 else set()
     unmoved |= {"attention_kernel"} if model.attention == "eager" or plan.attention_kernel != "flash-1" else set()

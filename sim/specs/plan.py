@@ -126,10 +126,11 @@ class Plan:
     no rank updates before all have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules
     (but PyTorch's) update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest
     rank span. `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute
-    (all where it is left out; Megatron-LM's `recompute_num_layers` with method block). `stages`: every pipeline stage
-    with degrees and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then left out here.
-    `software_year`: when the training software was released, as a decimal year (2026.58: August 2026); left out it is
-    not known and changes nothing.
+    (all where it is left out; Megatron-LM's `recompute_num_layers` with method block). `recompute_experts`:
+    recompute selective of framework megatron repeats all that experts do, their router, exchanges and shared ones too
+    (Megatron-LM's module moe). `stages`: every pipeline stage with degrees and techniques of its own; tp, dp,
+    micro_batch, zero, recompute and offload are then left out here. `software_year`: when the training software was
+    released, as a decimal year (2026.58: August 2026); left out it is not known and changes nothing.
 
     Raises:
         InputError: a value is out of range.
@@ -176,6 +177,7 @@ class Plan:
     optimizer_barrier: bool = DERIVED
     offload: Offload = Offload()
     recompute_layers: Annotated[int, whole(1, 16_384)] = DERIVED
+    recompute_experts: bool = False
     stages: Annotated[tuple[StagePlan, ...], Field(max_length=4_096, description="a list of stages")] = ()
     software_year: Annotated[float, real(2015.0, 2100.0)] | None = None
     assumptions: tuple[str, ...] = field(default=(), init=False, repr=False)

@@ -133,6 +133,22 @@ def test_products_of_experts_may_activate_and_cast_what_they_give():
         simulate(MODEL, devices, Plan(**given | {"precision": "bf16", "fused_experts": True}))
 
 
+def test_selective_recompute_may_repeat_all_that_experts_do():
+    """Router, exchanges and products once more, not the attention; what experts save is dropped."""
+    given = {"global_batch": 8, "micro_batch": 1, "ep": 4, "recompute": "selective"}
+    some, all_ = (simulate(MODEL, CLUSTER, Plan(**given, recompute_experts=on)) for on in (False, True))
+    full = simulate(MODEL, CLUSTER, Plan(**given | {"recompute": "full"}))
+    assert some.step_time_s < all_.step_time_s < full.step_time_s
+    again = all_.breakdown_s["recompute"] - some.breakdown_s["recompute"]
+    forward = [op for op in all_.operations if op.phase == "forward" and op.name.startswith(("expert mlp", "router"))]
+    assert again > sum(op.seconds * op.count for op in forward)
+    rows, width = 1024 * 2, 2048
+    saved = 2 * rows * (2 * 1024 + width) + 4 * 1024 * 8  # permuted rows, outputs, what the activation reads; weights
+    assert some.peak_memory_bytes - all_.peak_memory_bytes == 2 * saved  # of both layers, when the head runs
+    torch = [simulate(MODEL, CLUSTER, Plan(**given, framework="torch", recompute_experts=on)) for on in (False, True)]
+    assert torch[0].step_time_s == torch[1].step_time_s
+
+
 def extra(model=MODEL, **given):
     step = simulate(model, CLUSTER, Plan(**{"global_batch": 8, "micro_batch": 1, "ep": 4} | given))
     return {op.name: op for op in step.operations if op.name.startswith(("expert bias", "sort"))}

@@ -48,6 +48,11 @@ def arguments(model=None, **plan):
         ),
         (EXPERTS, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act"}),
         (EXPERTS | LATENT, {"recompute": "selective"}, {"--recompute-modules layernorm moe_act mla_up_proj"}),
+        (
+            EXPERTS | LATENT,
+            {"recompute": "selective", "recompute_experts": True},
+            {"--recompute-modules layernorm mla_up_proj moe"},
+        ),
         ({}, {"recompute": "selective"}, {"--recompute-granularity selective", "--recompute-modules layernorm"}),
         (
             {"attention": "eager"},

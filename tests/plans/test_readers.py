@@ -205,7 +205,11 @@ LATENT = replace(EXPERTS, kv_lora_rank=64, rope_head_dim=16, head_dim=64, v_head
         (LATENT, "layernorm mla_up_proj moe_act", "selective", ""),
         (LATENT, "layernorm moe_act", "selective", "layernorm moe_act: taken as recompute selective"),
         (EXPERTS, "moe_act", "selective", "moe_act: taken as recompute selective, with fused attention"),
-        (EXPERTS, "moe", "none", "moe: taken as recompute none"),
+        (EXPERTS, "moe", "selective", "moe: taken as recompute selective, with fused attention"),
+        (EXPERTS, "moe layernorm", "selective", ""),
+        (EXPERTS, "moe moe_act layernorm", "selective", ""),
+        (LATENT, "moe layernorm mla_up_proj", "selective", ""),
+        (MODEL, "moe", "none", "moe: taken as recompute none"),
         (None, "", "selective", "core_attn: of eager attention"),
         (None, "layernorm", "selective", "layernorm: of fused attention"),
     ],
@@ -214,6 +218,7 @@ def test_megatrons_modules_of_recompute(model, modules, recompute, noted):
     words = f"--recompute-granularity selective {f'--recompute-modules {modules}' if modules else ''} --bf16"
     found = read_plan(f"--global-batch-size 8 {words}", "megatron", model)
     assert (found.plan.recompute, found.not_read) == (recompute, ())
+    assert found.plan.recompute_experts == (model in (EXPERTS, LATENT) and "moe" in modules.split())
     told = [note for note in found.notes if note.startswith("--recompute-modules")]
     assert [note.removeprefix("--recompute-modules ")[: len(noted)] for note in told] == ([noted] if noted else [])
 

@@ -54,6 +54,7 @@ LEFT_OUT = {
     "token_dispatcher": st.sampled_from(("deepep", "hybridep")),
     "ep_overlap": st.booleans(),
     "cuda_graphs": st.booleans(),
+    "recompute_experts": st.booleans(),
     "compiled": st.booleans(),
     "optimizer_barrier": st.just(True),
     "offload": st.builds(Offload, optimizer=SHARE, activations=SHARE, weights=st.sampled_from([0.0, 1.0])),
@@ -93,6 +94,8 @@ def same(step, found, expresses):
             ours = ours and placed.plan.compiled  # torchtitan needs torch.compile for it
         if (field == "token_dispatcher" and not step.model.experts) or (field == "ep_overlap" and placed.plan.ep == 1):
             continue
+        if field == "recompute_experts":
+            ours = ours and placed.plan.recompute == "selective" and bool(step.model.experts)
         assert ours == theirs, field
 
 

@@ -107,7 +107,8 @@ def repeats(kind: Kind, index: int) -> Callable[[Op], Expr]:
 
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager; Megatron-LM's module core_attn), else the norms that stand alone, the experts' activation and MLA's
-    products up from the latents (layernorm, moe_act, mla_up_proj); PyTorch's (`native`, torchtitan) keeps every second
+    products up from the latents (layernorm, moe_act, mla_up_proj), and with `experts_again` all that experts do in a
+    layer (moe); PyTorch's (`native`, torchtitan) keeps every second
     product and fused attention, and repeats the rest, stored scores (batched products and softmax) among it; its full
     recompute stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop). Of
     a traced layer only full recompute is known.
@@ -116,12 +117,15 @@ def repeats(kind: Kind, index: int) -> Callable[[Op], Expr]:
     attended = set[str]() if isinstance(kind, TracedKind) else _attended(kind, index)
     eager = isinstance(kind, BlockKind) and kind.eager
     chosen = set[str]() if isinstance(kind, TracedKind) else attended if eager else _by_modules(kind)
+    experts = set[str]()
+    if isinstance(kind, BlockKind) and kind.mlp == "moe":
+        experts = {op.name for op in experts_mlp(kind, Sizes(index))}
     unneeded = set[str]()
     if not isinstance(kind, TracedKind) and kind.mlp == "dense" and not kind.parallel and not kind.dropout:
         unneeded = {"mlp down", "mlp reduce", "mlp residual"}
 
     def share(op: Op) -> Expr:
-        megatron = 1 if op.name in chosen else 0
+        megatron = 1 if op.name in chosen else symbol("experts_again") if op.name in experts else 0
         others = 0 if op.kind != "compute" else 1 if op.flop == 0 else sp.Rational(1, 2)
         torch = int(eager) if op.name in attended else others
         whole = full * (1 - native) if op.name in unneeded else full

@@ -70,9 +70,10 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
         looked_at = share * native * symbol("selective") * symbol("selective_issue_s") / 2
         own = tempo * symbol("tempo_issue_s") / 3
         repeated = (_longer("forward", kind) - 1) * issue + _expert_products("forward", kind)
+        experts = share * (1 - native) * symbol("selective") * symbol("experts_again") * _of_experts(kind, issue)
         more = {
             "forward": looked_at + own,
-            "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + repeated),
+            "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + repeated) + experts,
         }
     return {
         name: (issued * maximum(symbol("host_s_per_launch") * n, own + more[name]), issued * (own + more[name]))
@@ -142,6 +143,16 @@ def _expert_products(way: str, kind: BlockKind) -> Expr:
         return 0
     each = symbol("core") * EXPERT_PRODUCT_ISSUE * symbol("issue_s")
     return EXPERT_PRODUCTS[way] * each * maximum(0, symbol("experts") / symbol("ep") - 1)
+
+
+def _of_experts(kind: BlockKind, issue: Expr) -> Expr:
+    """Return what of a layer's forward pass is its experts': all but half a dense layer's, whose other half is the MLP.
+
+    issue: seconds of a plain layer's forward pass.
+    """
+    if kind.mlp != "moe":
+        return 0
+    return (_longer("forward", kind) - _longer("forward") / 2) * issue + _expert_products("forward", kind)
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

@@ -46,6 +46,7 @@ CHANGES = {
     "tp_comm_overlap": ({"tp": 2}, True),
     "token_dispatcher": ({"ep": 4}, "deepep"),
     "fused_experts": ({"precision": "mxfp8", "cuda_graphs": True}, True),
+    "recompute_experts": ({"recompute": "selective"}, True),
     "ep_overlap": ({"ep": 4}, True),
     "blocking_sends": ({"pp": 2}, True),
     "framework": ({"zero": 3}, "torch"),
