@@ -194,32 +194,40 @@ def attention_time(kernel: str, cluster: Cluster) -> float:
 
 
 HOPPER = "h100-sxm-80gb"
-"""Device, and profile of it, whose attention speaks for what scans reach per SM and clock."""
+"""Device, and profile of it, whose attention speaks for what products of scans reach."""
+HOPPER_MEMORY = "h200-sxm-141gb"
+"""Hopper with the memory beside which scans of newer devices were timed."""
 SCAN_KEYS = 256
 """Tokens of a chunk at which rates are compared (state-spaces/mamba's own)."""
 
 
 def scan_times(cluster: Cluster) -> dict[str, float]:
-    """Return the time of products in a scan over that of the device's fused attention, by symbol name.
+    """Return the time of a scan's products over that of the device's fused attention, and of what its backward pass
+    moves over what the memory takes, by symbol name.
 
-    Mamba-2's kernels are written in Triton, with tiles that leave the matrix units idle that came after Hopper: there
-    they are taken to be as fast, per SM and clock, as attention on an H100, which its scans agree with
-    (`tests/costs/test_layers.py`). Of those units' kernels nobody has published a scan; a scan of Mamba-3, also in
-    Triton, took 0.75 times as long on a GB200 as on an H200 (state-spaces/mamba issue 904), whose SMs and clocks give
-    0.8 and whose bandwidths 0.6.
+    Mamba-2's kernels are written in Triton, with tiles that leave the matrix units idle that came after Hopper. Nobody
+    has published a scan of it on those; one of Mamba-3, in Triton too, took on a GB200 0.75 times as long forward as on
+    an H200, and of its two backward kernels the one that the compiler did not fail 1.02 times (state-spaces/mamba issue
+    904). So forward, products are as fast per SM and clock as an H100's attention, which scans there agree with
+    (`tests/costs/test_layers.py`); backward all takes as long as on an H200.
     """
-    if "fp4" not in cluster.hardware.rates:
-        return {f"scan_{direction}": 1.0 for direction in BOTH}
-    own = _per_cycle(load_profile(cluster.profile), cluster.hardware)
-    hopper = _per_cycle(load_profile(HOPPER), catalog_device(HOPPER))
-    return {f"scan_{direction}": max(1.0, own[direction] / hopper[direction]) for direction in BOTH}
+    device = cluster.hardware
+    if "fp4" not in device.rates:
+        return {"scan_forward": 1.0, "scan_backward": 1.0, "scan_traffic": 1.0}
+    hopper, memory = (catalog_device(name) for name in (HOPPER, HOPPER_MEMORY))
+    own, theirs = (_short_rates(load_profile(name)) for name in (cluster.profile, HOPPER))
+    clocks = device.sms.value * device.boost_hz.value / (hopper.sms.value * hopper.boost_hz.value)
+    return {
+        "scan_forward": max(1.0, own["forward"] / theirs["forward"] / clocks),
+        "scan_backward": max(1.0, own["backward"] / theirs["backward"]),
+        "scan_traffic": max(1.0, device.memory_bytes_per_s.value / memory.memory_bytes_per_s.value),
+    }
 
 
-def _per_cycle(profile: Profile, device: Device) -> dict[str, float]:
-    """Return by direction the FLOP that fused attention over `SCAN_KEYS` keys does per SM and clock."""
+def _short_rates(profile: Profile) -> dict[str, float]:
+    """Return by direction the FLOP/s of fused attention over `SCAN_KEYS` keys."""
     held = {direction: profile.model_of(("attention", direction)).parameters for direction in BOTH}
-    clocks = device.sms.value * device.boost_hz.value
-    return {d: p["rate"] * SCAN_KEYS / (SCAN_KEYS + p["s0"]) / clocks for d, p in held.items()}
+    return {d: p["rate"] * SCAN_KEYS / (SCAN_KEYS + p["s0"]) for d, p in held.items()}
 
 
 def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:

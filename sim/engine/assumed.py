@@ -84,7 +84,8 @@ def of_scans(model: Model, cluster: Cluster) -> Iterator[str]:
     """Yield how fast scans are taken to be on matrix units that nobody has published one of."""
     later = [m.hardware.name for m in cluster.members if any(t > 1 for t in scan_times(m).values())]
     if later and "M" in model.pattern:
-        yield f"scans of state spaces on {', '.join(later)}: per SM and clock as fast as on an H100, as Triton's tiles"
+        told = "forward as fast per SM and clock as on an H100, backward as long as on an H200, as Triton's tiles"
+        yield f"scans of state spaces on {', '.join(later)}: {told}"
 
 
 def of_experts(model: Model, plan: Plan, level: RunLevelSet) -> Iterator[str]:

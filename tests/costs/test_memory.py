@@ -32,7 +32,7 @@ def block_bytes(
         model_values(model)
         | {"tp": tp, "cp": 1, "ep": 1, "etp": 1, "micro_batch": batch, "native": native, "ring": native}
         | sizes(precision)
-        | {"tempo": tempo}
+        | {"tempo": tempo, "experts_again": 0}
     )
     values |= switch_values(0, recompute, sequence_parallel)
     values |= rank_values(values)

@@ -237,9 +237,9 @@ SCANS = {"forward": Scan("forward", 1, 0, 3, 8, 2), "backward": Scan("backward_i
 
 
 def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
-    """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has (but for
-    `scan_forward` and `scan_backward`), and the traffic of its kernels, which leave the states of all chunks in memory
-    for each other.
+    """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has, and the traffic of
+    its kernels, which leave the states of all chunks in memory for each other (`sim.costs.inputs.scan_times` has how
+    much longer newer devices take).
 
     Backward, scores and states are made again, and what the decays do to the scores is one more product within.
     """
@@ -254,7 +254,8 @@ def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
         moved_bytes += (scan.states_fp32_bytes + scan.states_short * element_bytes) * kept
         slower = symbol("attention_slowdown") * symbol(f"scan_{direction}")
         products = slower * kernels.seconds("attention", direction, flop=flop, **shape)
-        time, counted = products + traffic_seconds(moved_bytes), scan.flop * tokens * forward_flop / tp
+        traffic = traffic_seconds(moved_bytes) * (symbol("scan_traffic") if direction == "backward" else 1)
+        time, counted = products + traffic, scan.flop * tokens * forward_flop / tp
         yield Op(f"scan {direction}", scan.phase, "compute", time, counted, moved_bytes)
 
 
