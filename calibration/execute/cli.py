@@ -206,8 +206,8 @@ def factors(predicted: Predicted) -> Iterator[str]:
 
 
 EXECUTED_AS = (
-    "framework", "core_modules", "cross_entropy", "cuda_graphs", "fused_wgrad", "overlap_dp", "tp_overlap",
-    "tp_comm_overlap", "fused_experts", "scatter_gather", "dp",
+    "framework", "core_modules", "cross_entropy", "cuda_graphs", "layer_graphs", "fused_wgrad", "overlap_dp",
+    "tp_overlap", "tp_comm_overlap", "fused_experts", "scatter_gather", "dp",
 )  # fmt: skip
 """Settings of a plan that may be executed otherwise than it states them."""
 

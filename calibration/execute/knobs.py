@@ -28,6 +28,7 @@ overlap_dp             yes        kept      md       any
 precision              yes        yes       md       fp32 or bf16
 compiled               yes        kept      t        any
 cuda_graphs            yes        kept      tm       false
+layer_graphs           yes        kept      m        false
 fused_wgrad            yes        kept      m        false
 scatter_gather         yes        kept      -        -
 tp_overlap             yes        kept      -        false
@@ -70,8 +71,8 @@ EVERY_VALUE = (
 
 
 FIXED = (
-    "framework", "core_modules", "cross_entropy", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
-    "fused_experts",
+    "framework", "core_modules", "cross_entropy", "cuda_graphs", "layer_graphs", "fused_wgrad", "tp_overlap",
+    "tp_comm_overlap", "fused_experts",
 )  # fmt: skip
 """Knobs of which execution takes one value, whatever a plan says."""
 

@@ -96,6 +96,7 @@ def as_executed(plan: Plan) -> Plan:
         tp_overlap=False,
         tp_comm_overlap=False,
         cuda_graphs=False,
+        layer_graphs=False,
         fused_experts=False,
         scatter_gather=plan.at(0).sequence_parallel,
         overlap_dp=plan.overlap_dp and alone,

@@ -238,6 +238,8 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     """
     if plan.cuda_graphs and cluster.hardware.on_host:
         raise InputError("plan.cuda_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
+    if plan.layer_graphs and cluster.hardware.on_host:
+        raise InputError("plan.layer_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
     if plan.fused_experts and plan.precision != "mxfp8":
         raise InputError("plan.fused_experts", True, f"false with precision {plan.precision}: for mxfp8 alone")
     return {
@@ -245,6 +247,7 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
         "gradient_bytes": GRADIENT_BYTES[plan.gradient_dtype],
         "compiled": float(plan.compiled),
         "issued": float(not plan.cuda_graphs),
+        "layer_graphs": float(plan.layer_graphs and plan.core_modules),
         "accumulate_bytes": accumulate_bytes(plan),
         "scatter_gather": float(plan.scatter_gather),
         "tp_overlap": float(plan.tp_overlap),

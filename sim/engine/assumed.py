@@ -76,8 +76,9 @@ def _of_links(cluster: Cluster) -> Iterator[str]:
 
 def of_graphs(plan: Plan) -> Iterator[str]:
     """Yield what is not counted of CUDA graphs."""
-    if plan.cuda_graphs:
-        yield "plan.cuda_graphs: kernels as long as launched ones; memory of its own that a graph keeps is left out"
+    for name in ("cuda_graphs", "layer_graphs"):
+        if getattr(plan, name):
+            yield f"plan.{name}: kernels as long as launched ones; memory of its own that a graph keeps is left out"
 
 
 def of_scans(model: Model, cluster: Cluster) -> Iterator[str]:

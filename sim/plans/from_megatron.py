@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from sim.plans.flags import Flags
-from sim.plans.megatron import GRAPHED, LOW_PRECISION, MODULES, STRATEGY, recomputed_modules, stack
+from sim.plans.megatron import GRAPHED, LOW_PRECISION, MODULES, STRATEGY, graphed_parts, recomputed_modules, stack
 from sim.plans.reading import ReadPlan, made, one_of, other_sizes, quotient
 from sim.specs import InputError, Model
 
@@ -79,7 +79,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         # FSDP overlaps whatever the argument says (core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py).
         "overlap_dp": flags.given("overlap_grad_reduce") or zero["zero"] > 1,
         **zero,
-        **_kernels(flags),
+        **_kernels(flags, model),
         **recompute,
         **_offload(flags, model_layers),
         **_precision(flags),
@@ -101,7 +101,7 @@ def from_megatron(flags: Flags, gpus: int | None = None, model: Model | None = N
         f"--recompute-num-layers {pieces}: taken as recompute of every layer by itself" if pieces > 1 else "",
         modules,
         _recipe(flags),
-        _partly_graphed(flags),
+        _partly_graphed(flags, model),
         *experts,
         *other,
     )
@@ -217,7 +217,7 @@ def _global_batch(flags: Flags, inner: int, gpus: int | None) -> int:
     return flags.whole("micro_batch_size", 1) * quotient("gpus", gpus, inner, "GPUs")
 
 
-def _kernels(flags: Flags) -> Mapping[str, object]:
+def _kernels(flags: Flags, model: Model | None) -> Mapping[str, object]:
     """Return what runs as one kernel, and whether graphs replay kernels; of cross-entropies TransformerEngine's is
     "fused", while Megatron-LM's own keeps fp32 logits, fused or not."""
     on = flags.given(FUSED_WGRAD) or FUSED_WGRAD not in flags
@@ -225,24 +225,33 @@ def _kernels(flags: Flags) -> Mapping[str, object]:
     return {
         "fused_wgrad": on and not flags.given(f"no_{FUSED_WGRAD}"),
         "cross_entropy": "fused" if flags.given("cross_entropy_loss_fusion") and kind == "te" else None,
-        "cuda_graphs": _graphs(flags) == GRAPHED,
+        "cuda_graphs": _graphs(flags) == {GRAPHED},
+        "layer_graphs": _of_layers(flags, model),
     }
 
 
-def _partly_graphed(flags: Flags) -> str:
-    """Return a note where CUDA graphs are of parts of the passes."""
+def _of_layers(flags: Flags, model: Model | None) -> bool:
+    """Return whether CUDA graphs are of all layers, but for what experts add to them."""
+    scope, experts = _graphs(flags), flags.whole("num_experts", model.experts if model else 0, 0) > 0
+    parts = graphed_parts(experts=experts, mamba=model is not None and "M" in model.pattern)
+    return (scope == {"full"} and not experts) or scope >= set(parts)
+
+
+def _partly_graphed(flags: Flags, model: Model | None) -> str:
+    """Return a note where CUDA graphs are of parts of the layers."""
     scope = _graphs(flags)
-    partly = scope not in ("", GRAPHED)
-    return f"--cuda-graph-scope {scope}: predicted with kernels launched one by one" if partly else ""
+    partly = scope not in (set(), {GRAPHED}) and not _of_layers(flags, model)
+    said = " ".join(sorted(scope))
+    return f"--cuda-graph-scope {said}: predicted with kernels launched one by one" if partly else ""
 
 
-def _graphs(flags: Flags) -> str:
-    """Return the scope of CUDA graphs, "" without any; after 0.16 that of all passes is an implementation itself."""
+def _graphs(flags: Flags) -> set[str]:
+    """Return the scope of CUDA graphs, empty without any; after 0.16 that of all passes is an implementation itself."""
     old = [flags.given(name) for name in ("enable_cuda_graph", "external_cuda_graph")]
     usual = "local" if any(old) else "none"
     kind = flags.text("cuda_graph_impl", usual, ("none", "local", "transformer_engine", GRAPHED))
-    scope = flags.text("cuda_graph_scope", "full")
-    return "" if kind == "none" else GRAPHED if kind == GRAPHED else scope
+    scope = flags.text("cuda_graph_scope", "full").split()
+    return set() if kind == "none" else {GRAPHED} if kind == GRAPHED else set(scope)
 
 
 def _dispatcher(flags: Flags) -> Mapping[str, object]:

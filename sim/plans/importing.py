@@ -26,7 +26,7 @@ SECTION = re.compile(r"\s*\[[\w.]+\]\s*$")
 NAMED = re.compile(r"""["']?[\w.-]+["']?:(\s|$)""")
 """The first line of a YAML file of arguments by name."""
 
-SEVERAL = ("recompute_modules",)
+SEVERAL = ("recompute_modules", "cuda_graph_scope")
 """Megatron-LM's arguments of several words that say something of a plan."""
 
 SETTINGS = "settings"

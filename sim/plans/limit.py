@@ -72,6 +72,8 @@ class Asked:
     tempo: Any = False
     ep_overlap: bool = False
     cuda_graphs: bool = False
+    layer_graphs: bool = False
+    recompute_experts: bool = False
 
     @classmethod
     def of(cls, model: Model, placed: PlacedPlan) -> "Asked":
@@ -164,6 +166,8 @@ def unsearched(model: Model, plan: Plan) -> dict[str, Any]:
         "tempo": plan.tempo,
         "ep_overlap": plan.ep_overlap,
         "cuda_graphs": plan.cuda_graphs,
+        "layer_graphs": plan.layer_graphs,
+        "recompute_experts": plan.recompute_experts,
     }
 
 

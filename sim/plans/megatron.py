@@ -20,6 +20,7 @@ EXPRESSES = (
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
     "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
     "token_dispatcher", "ep_overlap", "cuda_graphs", "recompute_experts",
+    "layer_graphs",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 
@@ -65,6 +66,12 @@ def recomputed_modules(*, eager: bool, experts: bool, latent: bool, whole: bool 
     whole &= experts
     there = {"core_attn": eager, "layernorm": not eager, "moe_act": experts and not eager and not whole}
     there |= {"mla_up_proj": latent and not eager, "moe": whole}
+    return tuple(name for name, is_there in there.items() if is_there)
+
+
+def graphed_parts(*, experts: bool, mamba: bool) -> tuple[str, ...]:
+    """Return the `--cuda-graph-scope` of a plan's `layer_graphs`."""
+    there = {"attn": True, "mamba": mamba, "mlp": not experts, "moe_router": experts, "moe_preprocess": experts}
     return tuple(name for name, is_there in there.items() if is_there)
 
 
@@ -179,5 +186,8 @@ def _kernels(made: Exported) -> Words:
     if plan.cuda_graphs:
         yield "cuda-graph-impl", "local"
         yield "cuda-graph-scope", GRAPHED
+    elif plan.layer_graphs:
+        yield "cuda-graph-impl", "transformer_engine"
+        yield "cuda-graph-scope", graphed_parts(experts=made.model.experts > 0, mamba="M" in made.model.pattern)
     if not plan.fused_wgrad:
         yield "no-gradient-accumulation-fusion", True

@@ -15,6 +15,12 @@ def _copies(a: Asked) -> Any:
     return np.where(np.asarray(a.zero) > 0, a.dp * np.asarray(a.cp) // a.shard, 1)
 
 
+def _repeats_whole(a: Asked) -> Any:
+    """Return whether recompute repeats whole layers, or all that experts do."""
+    kind = np.asarray(a.recompute)
+    return (kind == "full") | ((kind == "selective") & among(a.recompute_experts and a.experts))
+
+
 def _groups(a: Asked) -> Any:
     """Return the groups of Mamba's states on a tensor-parallel rank, of which there is one at least."""
     return np.maximum(a.ssm_groups // np.asarray(a.tp), 1)
@@ -114,6 +120,14 @@ ASSERTED = (
         "Megatron-LM's graphs of whole steps have no experts and offload no layers",
         lambda a: among(a.cuda_graphs and (a.experts or a.share("activations") > 0)),
         lambda a: "false with experts, or with layers offloaded (Megatron-LM 0.16.1)",
+    ),
+    # core/transformer/transformer_config.py: "full recompute is only supported with full iteration CUDA graph", "moe
+    # recompute is not supported with moe_router CUDA graph"; offloading as with graphs of whole steps.
+    Limit(
+        "layer_graphs",
+        "Megatron-LM's graphs of layers cover nothing that recompute repeats whole, and offload no layers",
+        lambda a: among(a.layer_graphs) & (_repeats_whole(a) | among(a.share("activations") > 0)),
+        lambda a: "false with recompute full, or of experts, or with layers offloaded (Megatron-LM 0.16.1)",
     ),
     # core/parallel_state.py, initialize_model_parallel: "When not using pp-last rank ordering, the data parallel size
     # of the attention and moe layers must be the same"; a network without experts counts cp among the latter's.

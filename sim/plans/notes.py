@@ -26,13 +26,13 @@ OF_MEGATRON: Mapping[str, Any] = {
 OF_TORCHTITAN: Mapping[str, Any] = {
     "fused_wgrad": False, "tp_overlap": False, "tp_comm_overlap": False, "blocking_sends": False, "core_modules": False,
     "cross_entropy": "autograd", "attention_kernel": "flash", "ep_overlap": False, "fused_experts": False,
-    "recompute_experts": False,
+    "recompute_experts": False, "layer_graphs": False,
 }  # fmt: skip
 """What torchtitan runs of settings that its configuration does not say as a plan does, nor limits."""
 
 OF_PROGRAMS = (
-    "framework", "core_modules", "compiled", "cuda_graphs", "fused_wgrad", "tp_overlap", "tp_comm_overlap",
-    "cross_entropy", "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
+    "framework", "core_modules", "compiled", "cuda_graphs", "layer_graphs", "fused_wgrad", "tp_overlap",
+    "tp_comm_overlap", "cross_entropy", "attention_kernel", "optimizer_barrier", "token_dispatcher", "ep_overlap",
     "fused_experts", "recompute_experts",
 )  # fmt: skip
 """Settings that DeepSpeed leaves to the program whose modules it wraps."""

@@ -95,42 +95,44 @@ class Plan:
     activation (of plain dense layers nothing). Experts spread over `ep` of the tp x cp x dp ranks of a stage, each
     split `etp` ways. `rank_order` names the axes, innermost first. `stage_layers`: layers per model chunk where they
     are not spread evenly. `compiled`: torch.compile fuses what is memory bound; `cuda_graphs`: graphs replay the
-    kernels of the passes, so that no host issues them; `fused_wgrad`: products add weight gradients to the sum
-    themselves (Megatron-LM's gradient accumulation fusion); `scatter_gather`: tensor-parallel ranks send a part of a
-    pipeline message each (arXiv 2104.04473, section 4.1); `tp_overlap`: the backward pass's tensor-parallel collectives
-    run beside products (Megatron-LM's asynchronous reduction since late 2021; off, every one is waited for);
-    `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense MLPs, attention but MLA's, and state
-    spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap). `token_dispatcher`: a token goes to every
-    expert that it is for (alltoall), or once to every rank of them (DeepEP; HybridEP, whose ranks tell each other which
-    tokens go where and send the weights of all experts with each). `fused_experts`: experts' products activate and cast
-    what they give themselves (Transformer Engine's grouped MLP of 2026, for mxfp8). `ep_overlap`: what experts
-    exchange for one microbatch runs beside the other pass of another one (Megatron-LM's
-    --overlap-moe-expert-parallel-comm), as far as passes alternate. `blocking_sends`: both ranks stand still while a
-    pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law holds where they
-    differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3, selective recompute of
-    every second product, gathered inputs of products kept for the backward). `core_modules`: layers are Megatron-Core's
-    (since October 2023), whose Python takes longer to issue kernels than plain layers or Megatron-LM's before.
-    `fused_wgrad`, `tp_overlap` and `core_modules` are on by default with framework megatron, off with torch. On host
-    processors `precision` and `framework` are by default fp32 and torch, else bf16 (fp16 where a device has no bf16)
-    and megatron. `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the default of its
-    framework each), or one fused kernel on 16-bit logits (flash-attention's, Liger's). `attention_kernel`: fused
-    attention as fast as the profile's (flash: FlashAttention-2, or what the PyTorch of the measuring takes: cuDNN's on
-    an H200), FlashAttention before 2 (flash-1, 2022 to mid-2023), FlashAttention-2 (flash-2), or cuDNN's (cudnn;
-    FlashAttention-3 is about as fast), which Hopper and newer devices have. `product_kernel`: whose matrix products
-    run, eager attention's batched ones among them: the vendor's library's, or those that task mappings make (Hidet,
-    arXiv 2210.09603), which the profile must have timed. `recurrent_kernel`: how LSTM and GRU layers run: cuDNN's way
-    (the inputs of all time steps in one product, one kernel between two products of a step), fused kernels that choose
-    the layout too (EcoRNN, arXiv 1805.08899), or as frameworks do by default, every operation of a step launched apart.
-    `tempo`: layers that keep fewer bytes for the backward pass (Tempo, arXiv 2210.10246): GELU its output and a byte,
-    LayerNorm its output, attention on stored scores no output of its dropout, which is made again. `optimizer_barrier`:
-    no rank updates before all have reduced their gradients, as clipping by the global norm asks; zero-bubble schedules
-    (but PyTorch's) update at once and check afterwards (arXiv 2401.10241, section 4), so that a step takes its longest
-    rank span. `offload`: what host memory keeps a share of. `recompute_layers`: so many layers of every chunk recompute
-    (all where it is left out; Megatron-LM's `recompute_num_layers` with method block). `recompute_experts`:
-    recompute selective of framework megatron repeats all that experts do, their router, exchanges and shared ones too
-    (Megatron-LM's module moe). `stages`: every pipeline stage with degrees and techniques of its own; tp, dp,
-    micro_batch, zero, recompute and offload are then left out here. `software_year`: when the training software was
-    released, as a decimal year (2026.58: August 2026); left out it is not known and changes nothing.
+    kernels of the passes, so that no host issues them; `layer_graphs`: those of Megatron-Core's layers alone, but for
+    what goes to experts and runs there (its scopes attn, mlp, mamba, moe_router and moe_preprocess); `fused_wgrad`:
+    products add weight gradients to the sum themselves (Megatron-LM's gradient accumulation fusion); `scatter_gather`:
+    tensor-parallel ranks send a part of a pipeline message each (arXiv 2104.04473, section 4.1); `tp_overlap`: the
+    backward pass's tensor-parallel collectives run beside products (Megatron-LM's asynchronous reduction since late
+    2021; off, every one is waited for); `tp_comm_overlap`: what sequence parallelism gathers and scatters around dense
+    MLPs, attention but MLA's, and state spaces runs in pieces with the products (Megatron-LM's --tp-comm-overlap).
+    `token_dispatcher`: a token goes to every expert that it is for (alltoall), or once to every rank of them (DeepEP;
+    HybridEP, whose ranks tell each other which tokens go where and send the weights of all experts with each).
+    `fused_experts`: experts' products activate and cast what they give themselves (Transformer Engine's grouped MLP of
+    2026, for mxfp8). `ep_overlap`: what experts exchange for one microbatch runs beside the other pass of another one
+    (Megatron-LM's --overlap-moe-expert-parallel-comm), as far as passes alternate. `blocking_sends`: both ranks stand
+    still while a pipeline message passes between them (DeepSpeed's pipeline engine). `framework`: whose memory law
+    holds where they differ: Megatron-LM's, or PyTorch's own as torchtitan runs it (FSDP2's fp32 shards at zero 3,
+    selective recompute of every second product, gathered inputs of products kept for the backward). `core_modules`:
+    layers are Megatron-Core's (since October 2023), whose Python takes longer to issue kernels than plain layers or
+    Megatron-LM's before. `fused_wgrad`, `tp_overlap` and `core_modules` are on by default with framework megatron, off
+    with torch. On host processors `precision` and `framework` are by default fp32 and torch, else bf16 (fp16 where a
+    device has no bf16) and megatron. `cross_entropy`: Megatron-LM's in place on fp32 logits, PyTorch's by autograd (the
+    default of its framework each), or one fused kernel on 16-bit logits (flash-attention's, Liger's).
+    `attention_kernel`: fused attention as fast as the profile's (flash: FlashAttention-2, or what the PyTorch of the
+    measuring takes: cuDNN's on an H200), FlashAttention before 2 (flash-1, 2022 to mid-2023), FlashAttention-2
+    (flash-2), or cuDNN's (cudnn; FlashAttention-3 is about as fast), which Hopper and newer devices have.
+    `product_kernel`: whose matrix products run, eager attention's batched ones among them: the vendor's library's, or
+    those that task mappings make (Hidet, arXiv 2210.09603), which the profile must have timed. `recurrent_kernel`: how
+    LSTM and GRU layers run: cuDNN's way (the inputs of all time steps in one product, one kernel between two products
+    of a step), fused kernels that choose the layout too (EcoRNN, arXiv 1805.08899), or as frameworks do by default,
+    every operation of a step launched apart. `tempo`: layers that keep fewer bytes for the backward pass (Tempo, arXiv
+    2210.10246): GELU its output and a byte, LayerNorm its output, attention on stored scores no output of its dropout,
+    which is made again. `optimizer_barrier`: no rank updates before all have reduced their gradients, as clipping by
+    the global norm asks; zero-bubble schedules (but PyTorch's) update at once and check afterwards (arXiv 2401.10241,
+    section 4), so that a step takes its longest rank span. `offload`: what host memory keeps a share of.
+    `recompute_layers`: so many layers of every chunk recompute (all where it is left out; Megatron-LM's
+    `recompute_num_layers` with method block). `recompute_experts`: recompute selective of framework megatron repeats
+    all that experts do, their router, exchanges and shared ones too (Megatron-LM's module moe). `stages`: every
+    pipeline stage with degrees and techniques of its own; tp, dp, micro_batch, zero, recompute and offload are then
+    left out here. `software_year`: when the training software was released, as a decimal year (2026.58: August 2026);
+    left out it is not known and changes nothing.
 
     Raises:
         InputError: a value is out of range.
@@ -159,6 +161,7 @@ class Plan:
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"] = DERIVED
     compiled: bool = False
     cuda_graphs: bool = False
+    layer_graphs: bool = False
     fused_wgrad: bool = DERIVED
     scatter_gather: bool = True
     tp_overlap: bool = DERIVED

@@ -76,9 +76,28 @@ def test_graphs_leave_the_kernels(framework, recompute):
     assert "memory of its own" in " ".join(step.assumptions)
 
 
-def test_host_processors_have_no_graphs():
-    with pytest.raises(InputError, match=r"plan.cuda_graphs.*false on .*for GPUs alone"):
-        simulate(SMALL, Cluster.of("cpu", nodes=1, gpus_per_node=1), Plan(global_batch=1, cuda_graphs=True))
+def test_graphs_of_layers_leave_what_experts_add():
+    """Of dense layers nothing, of plain PyTorch's everything; what repeats experts is issued too."""
+    kernels = issued(dict.fromkeys(MEASURED, 0.0), framework="megatron")
+    assert issued(framework="megatron", layer_graphs=True) == pytest.approx(kernels, rel=1e-3)
+    assert issued(layer_graphs=True) == pytest.approx([1e-3, 2e-3])
+    mixture = Model(layers=2, hidden=64, heads=2, vocab=64, seq=8, experts=4, experts_per_token=2, moe_ffn=64)
+    given = {"framework": "megatron", "model": mixture}
+    product = 3 * EXPERT_PRODUCT_ISSUE * MEASURED["issue_s"]
+    added = {way: MEGATRON_ISSUE[way] * (EXPERTS_ISSUE[way] - 1) for way in ("forward", "backward")}
+    left = [added["forward"] * 1e-3 + 2 * product, added["backward"] * 2e-3 + 4 * product]
+    assert issued(**given, layer_graphs=True) == pytest.approx(left)
+    both = issued(**given, layer_graphs=True, recompute="selective", recompute_experts=True)
+    again = MEGATRON_ISSUE["forward"] * (EXPERTS_ISSUE["forward"] - 0.5) * 1e-3 + 2 * product
+    assert both == pytest.approx([left[0], left[1] + again])
+    step = simulate(SMALL, GPU, Plan(global_batch=4, framework="megatron", layer_graphs=True))
+    assert "plan.layer_graphs: kernels as long as launched ones" in " ".join(step.assumptions)
+
+
+@pytest.mark.parametrize("name", ["cuda_graphs", "layer_graphs"])
+def test_host_processors_have_no_graphs(name):
+    with pytest.raises(InputError, match=rf"plan.{name}.*false on .*for GPUs alone"):
+        simulate(SMALL, Cluster.of("cpu", nodes=1, gpus_per_node=1), Plan(global_batch=1, **{name: True}))
 
 
 @pytest.mark.parametrize(("framework", "core"), [("megatron", True), ("torch", False)])

@@ -61,6 +61,8 @@ def arguments(model=None, **plan):
         ),
         ({}, {"zero": 1, "offload": Offload(optimizer=0.5)}, {"--use-precision-aware-optimizer"}),
         ({}, {"cuda_graphs": True}, {"--cuda-graph-impl local", "--cuda-graph-scope full_iteration"}),
+        ({}, {"layer_graphs": True}, {"--cuda-graph-impl transformer_engine", "--cuda-graph-scope attn mlp"}),
+        (EXPERTS, {"layer_graphs": True}, {"--cuda-graph-scope attn moe_router moe_preprocess"}),
         ({}, {"cross_entropy": "fused"}, {"--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"}),
     ],
 )

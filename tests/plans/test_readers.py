@@ -168,13 +168,16 @@ def test_megatrons_flexible_dispatcher_sends_a_token_once_to_a_rank(backend, rea
         ("--cuda-graph-impl full_iteration", True, False),
         ("--cuda-graph-impl none --cuda-graph-scope full_iteration", False, False),
         ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", False, True),
-        ("--enable-cuda-graph", False, True),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp", False, False),
+        ("--enable-cuda-graph", False, False),
+        ("--enable-cuda-graph --num-experts 8", False, True),
     ],
 )
 def test_megatrons_graphs_of_whole_steps_are_a_plans(flags, on, noted):
     found = read_plan(f"--micro-batch-size 1 --global-batch-size 8 {flags}", "megatron")
     assert (found.plan.cuda_graphs, found.not_read) == (on, ())
     assert any("predicted with kernels launched one by one" in note for note in found.notes) == noted
+    assert found.plan.layer_graphs == (flags.endswith(("attn mlp", "--enable-cuda-graph")))
 
 
 def test_megatrons_default_batch_is_a_micro_batch_a_rank():
@@ -190,6 +193,23 @@ def test_megatrons_default_batch_is_a_micro_batch_a_rank():
 EAGER = Model(name="m", layers=8, hidden=512, heads=8, seq=256, attention="eager")
 EXPERTS = Model(name="m", layers=8, hidden=512, heads=8, seq=256, experts=4, experts_per_token=2, moe_ffn=512)
 LATENT = replace(EXPERTS, kv_lora_rank=64, rope_head_dim=16, head_dim=64, v_head_dim=64)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scope", "whole"),
+    [
+        ("", "attn moe_router moe_preprocess", True),
+        ("", "attn mlp", False),
+        ("ME*EME*E", "attn moe_router moe_preprocess", False),
+        ("ME*EME*E", "attn mamba moe_router moe_preprocess", True),
+    ],
+)
+def test_megatrons_graphs_of_layers_are_of_all_their_parts(pattern, scope, whole):
+    model = replace(EXPERTS, pattern=pattern or EXPERTS.pattern)
+    flags = f"--cuda-graph-impl transformer_engine --cuda-graph-scope {scope} --num-experts 4 --global-batch-size 8"
+    found = read_plan(flags, "megatron", model)
+    assert found.plan.layer_graphs == whole
+    assert any("launched one by one" in note for note in found.notes) != whole
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ LEFT_OUT = {
     "ep_overlap": st.booleans(),
     "cuda_graphs": st.booleans(),
     "recompute_experts": st.booleans(),
+    "layer_graphs": st.booleans(),
     "compiled": st.booleans(),
     "optimizer_barrier": st.just(True),
     "offload": st.builds(Offload, optimizer=SHARE, activations=SHARE, weights=st.sampled_from([0.0, 1.0])),
@@ -96,6 +97,8 @@ def same(step, found, expresses):
             continue
         if field == "recompute_experts":
             ours = ours and placed.plan.recompute == "selective" and bool(step.model.experts)
+        if field == "layer_graphs":
+            ours = ours and not placed.plan.cuda_graphs
         assert ours == theirs, field
 
 

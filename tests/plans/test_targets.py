@@ -116,6 +116,8 @@ def test_what_the_pipeline_engines_take_of_zero():
         ("megatron", {"offload": Offload(optimizer=0.5)}, "offload"),
         ("megatron", {"zero": 2, "overlap_dp": False}, "overlap_dp"),
         ("megatron", {"cuda_graphs": True}, "cuda_graphs"),
+        ("megatron", {"layer_graphs": True, "recompute": "full"}, "layer_graphs"),
+        ("megatron", {"layer_graphs": True, "recompute": "selective", "recompute_experts": True}, "layer_graphs"),
         ("torchtitan", {"zero": 3, "ep": 4, "tp": 4, "cuda_graphs": True}, "cuda_graphs"),
         ("torchtitan-0.3", {"zero": 3, "ep": 2, "tp": 4, "cuda_graphs": True}, "cuda_graphs"),
         ("torchtitan", {"zero": 3, "etp": 2, "tp": 2, "ep": 2}, "etp"),

@@ -65,7 +65,7 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
         backward = 2 * launches, longer["backward"] * 2 * issue + apart["backward"]
     whole = share * symbol("full")
     passes = {"forward": forward, "backward": (backward[0] + whole * forward[0], backward[1])}
-    more = {"forward": 0, "backward": whole * forward[1]}
+    more, experts = {"forward": 0, "backward": whole * forward[1]}, 0
     if isinstance(kind, BlockKind) and kind.mixer not in GATES:
         looked_at = share * native * symbol("selective") * symbol("selective_issue_s") / 2
         own = tempo * symbol("tempo_issue_s") / 3
@@ -75,10 +75,18 @@ def host_seconds(kind: Kind, ops: Sequence[Op], share: Expr) -> dict[str, tuple[
             "forward": looked_at + own,
             "backward": looked_at + 2 * own + whole * (symbol("full_issue_s") + repeated) + experts,
         }
-    return {
-        name: (issued * maximum(symbol("host_s_per_launch") * n, own + more[name]), issued * (own + more[name]))
+    found = {
+        name: (maximum(symbol("host_s_per_launch") * n, own + more[name]), own + more[name])
         for name, (n, own) in passes.items()
     }
+    if isinstance(kind, BlockKind) and kind.mixer not in GATES:
+        left = _beside_graphs(kind, issue)
+        left["backward"] += experts
+        graphs = symbol("layer_graphs")
+        found = {
+            name: tuple((1 - graphs) * each + graphs * left[name] for each in both) for name, both in found.items()
+        }
+    return {name: (issued * beside, issued * own) for name, (beside, own) in found.items()}
 
 
 def halves(waiting: Expr, share: Expr) -> dict[str, Expr]:
@@ -153,6 +161,19 @@ def _of_experts(kind: BlockKind, issue: Expr) -> Expr:
     if kind.mlp != "moe":
         return 0
     return (_longer("forward", kind) - _longer("forward") / 2) * issue + _expert_products("forward", kind)
+
+
+def _beside_graphs(kind: BlockKind, issue: Expr) -> dict[str, Expr]:
+    """Return by pass what a host still issues where graphs replay all of a layer but what experts add to it.
+
+    issue: seconds of a plain layer's forward pass.
+    """
+    if kind.mlp != "moe":
+        return {"forward": 0, "backward": 0}
+    return {
+        way: (_longer(way, kind) - _longer(way)) * times * issue + _expert_products(way, kind)
+        for way, times in (("forward", 1), ("backward", 2))
+    }
 
 
 def _launched(ops: Sequence[Op]) -> tuple[Expr, Expr]:

@@ -40,6 +40,7 @@ CHANGES = {
     "precision": ({}, "fp8"),
     "compiled": ({}, True),
     "cuda_graphs": ({}, True),
+    "layer_graphs": ({}, True),
     "fused_wgrad": ({}, False),
     "scatter_gather": ({"tp": 2, "pp": 2, "sequence_parallel": False}, False),
     "tp_overlap": ({"tp": 2}, False),
@@ -92,7 +93,7 @@ def test_simulated(name, cluster):
     """`dp` is what the other degrees leave of the devices: it cannot change alone."""
     beside, value = CHANGES[name]
     model = models["lstm-lm"] if name == "recurrent_kernel" else MODEL
-    on = CLUSTER if name in ("core_modules", "cuda_graphs") else cluster
+    on = CLUSTER if name in ("core_modules", "cuda_graphs", "layer_graphs") else cluster
     on = Cluster.of("b200", nodes=8) if name == "fused_experts" else on
     before, after = (step(given, on, model) for given in (beside, beside | {name: value}))
     seen = [(s.step_time_s, s.peak_memory_bytes, s.mfu, s.timeline.schedule.texts()) for s in (before, after)]
