@@ -180,9 +180,16 @@ def chunk(structure: Structure) -> dict[str, Expr]:
     same_links, delayed = overlap_dp * (1 - symbol("dp_apart")), overlap_dp * symbol("delays")
     second = Cover(out["weight_compute"] + out["weight_host"], 0)
     first = Cover(backward.compute - second.compute, backward.inner)
-    temporary = maximum(*(minimum(1, c) * one["temporary"] for c, one in zip(counts, ones, strict=True)))
-    if any(kind.mlp == "moe" for kind in structure.kinds):  # the forward beside a backward saves as much once more
-        temporary += symbol("ep_overlap") * minimum(1, alternating() * symbol("microbatches")) * out["saved_bytes"]
+    largest = {
+        name: maximum(*(minimum(1, c) * one[name] for c, one in zip(counts, ones, strict=True)))
+        for name in ("temporary", "saved_bytes")
+    }
+    temporary = largest["temporary"]
+    # A forward beside a backward keeps a layer when that lets go of one (Megatron-Core 0.16.1,
+    # models/common/model_chunk_schedule_plan.py, `run`): both are there while they run.
+    if any(kind.mlp == "moe" for kind in structure.kinds):
+        on = symbol("ep_overlap") * minimum(1, alternating() * symbol("microbatches"))
+        temporary += on * largest["saved_bytes"]
     return out | {
         "forward_dp": zero3 * overlapped(gather, forward, n),
         "backward_dp": overlapped(zero3 * gather + zero2 * scatter, backward, n),
