@@ -5,7 +5,7 @@ from math import exp
 
 from sim.catalog import names, newer_profile, profiled_device
 from sim.costs.carry import ratios
-from sim.costs.inputs import scan_times
+from sim.costs.other_kernels import scan_times
 from sim.costs.profile import Z80, Profile, load_profile
 from sim.costs.run_level import RunLevelSet
 from sim.engine.certainty import experts_sigma

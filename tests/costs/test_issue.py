@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.costs.layers.issue import EXPERT_PRODUCT_ISSUE, EXPERTS_ISSUE, MEGATRON_ISSUE, in_core
+from sim.costs.layers.issue import (
+    EXPERT_PRODUCT_ISSUE,
+    EXPERTS_ISSUE,
+    FUSED_EXPERT_ISSUE,
+    MEGATRON_ISSUE,
+    in_core,
+)
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, RunLevelSet
 from sim.engine.placed import stage_costs
@@ -17,12 +23,12 @@ GPU = Cluster.of("h200-sxm-141gb", nodes=1, gpus_per_node=1)
 MEASURED = {"issue_s": 3e-3, "full_issue_s": 2e-3, "selective_issue_s": 5e-3, "tempo_issue_s": 1e-3}
 
 
-def issued(measured=MEASURED, framework="torch", model=SMALL, **given):
+def issued(measured=MEASURED, framework="torch", model=SMALL, cluster=GPU, **given):
     """Return seconds of a layer, forward and backward, that is all issue, with its kernels'."""
     unknown = dict.fromkeys(("full_issue_s", "selective_issue_s", "tempo_issue_s"))
     profile = replace(load_profile("h200-sxm-141gb"), **unknown | measured)
-    placed = Plan(global_batch=1, framework=framework, **given).on(model, GPU)
-    costs = stage_costs(model, GPU, placed, profile, RunLevelSet.bare(RunLevel()))
+    placed = Plan(global_batch=1, framework=framework, **given).on(model, cluster)
+    costs = stage_costs(model, cluster, placed, profile, RunLevelSet.bare(RunLevel()))
     passes = ("forward_host", "forward_compute"), ("backward_host", "input_compute", "weight_compute", "recompute")
     return [float(sum(costs[name][0] for name in names)) / model.layers for names in passes]
 
@@ -58,6 +64,11 @@ def test_megatrons_experts_take_longer_still():
     expected = [forward * 1e-3 + 2 * product, backward * 2e-3 + 4 * product]
     assert issued(framework="megatron", model=mixture) == pytest.approx(expected)
     assert issued(model=mixture) == pytest.approx([1e-3, 2e-3])  # plain layers with experts: not known
+    blackwell = Cluster.of("b200", nodes=1, gpus_per_node=1)
+    given = {"framework": "megatron", "model": mixture, "precision": "mxfp8", "cluster": blackwell}
+    apart, fused = (np.array(issued(**given, fused_experts=on)) for on in (False, True))
+    one = np.array([FUSED_EXPERT_ISSUE[way] for way in ("forward", "backward")]) * 3 * MEASURED["issue_s"]
+    assert apart - fused == pytest.approx(np.array([2, 4]) * product - one, rel=1e-6)
     more = issued(framework="megatron", model=mixture, recompute="full")[1] - expected[1]
     assert more == pytest.approx(MEASURED["full_issue_s"] + (forward - 1) * 1e-3 + 2 * product)
 

@@ -11,6 +11,7 @@ from sim.costs.layers import ends
 from sim.costs.layers.block import block, recomputed
 from sim.costs.layers.ops import total
 from sim.costs.layers.structure import Structure
+from sim.costs.other_kernels import scan_times
 from sim.costs.profile import load_profile
 from sim.costs.run_level import RunLevel, symbol_values
 from sim.engine.step import simulate
@@ -161,7 +162,7 @@ def test_a_scan_leaves_newer_matrix_units_idle(device, same):
     step = simulate(model, Cluster.of(device, nodes=1), Plan(global_batch=8))
     said = [text for text in step.assumptions if text.startswith("scans of state spaces")]
     assert (said == []) == same
-    times = inputs.scan_times(Cluster.of(device, nodes=1))
+    times = scan_times(Cluster.of(device, nodes=1))
     assert set(times) == {"scan_forward", "scan_backward", "scan_traffic"}
     assert (set(times.values()) == {1.0}) == same
     if not same:

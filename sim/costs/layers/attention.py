@@ -238,8 +238,8 @@ SCANS = {"forward": Scan("forward", 1, 0, 3, 8, 2), "backward": Scan("backward_i
 
 def _scan(tokens: Expr, forward_flop: Expr) -> Iterator[Op]:
     """Yield the scan over chunks: products at the rate of attention to as many keys as a chunk has, and the traffic of
-    its kernels, which leave the states of all chunks in memory for each other (`sim.costs.inputs.scan_times` has how
-    much longer newer devices take).
+    its kernels, which leave the states of all chunks in memory for each other (`sim.costs.other_kernels.scan_times`
+    has how much longer newer devices take).
 
     Backward, scores and states are made again, and what the decays do to the scores is one more product within.
     """

@@ -33,6 +33,9 @@ EXPERT_PRODUCT_ISSUE = 33e-6 / 1.28e-3
 them one by one, and eight of 128 rows by 2,048 x 2,048 took 0.267 ms on a Blackwell device, 0.069 ms as one kernel
 (TransformerEngine pull request 3134, June 2026); over `issue_s` of an H200's host."""
 EXPERT_PRODUCTS = {"forward": 2, "backward": 4}
+FUSED_EXPERT_ISSUE = {"forward": 1.2e-3 / 64 / 1.28e-3, "backward": 2.1e-3 / 64 / 1.28e-3}
+"""The same of all products of an expert where they are one kernel each for all experts (the plan's `fused_experts`): 64
+experts of width 128 on a GB200, 1.2 ms forward and 2.1 ms backward (TransformerEngine issue 2897, April 2026)."""
 
 COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
 """The same of plain layers that are compiled one by one: their wrappers (`calibration.issue_ratios --device cuda
@@ -149,8 +152,9 @@ def _expert_products(way: str, kind: BlockKind) -> Expr:
     """Return the seconds in which a host issues the products of all local experts but one, with Megatron-Core's."""
     if kind.mlp != "moe":
         return 0
-    each = symbol("core") * EXPERT_PRODUCT_ISSUE * symbol("issue_s")
-    return EXPERT_PRODUCTS[way] * each * maximum(0, symbol("experts") / symbol("ep") - 1)
+    fused = symbol("fused_experts")
+    each = (1 - fused) * EXPERT_PRODUCTS[way] * EXPERT_PRODUCT_ISSUE + fused * FUSED_EXPERT_ISSUE[way]
+    return symbol("core") * symbol("issue_s") * each * maximum(0, symbol("experts") / symbol("ep") - 1)
 
 
 def _of_experts(kind: BlockKind, issue: Expr) -> Expr:
