@@ -24,7 +24,7 @@ from sim.specs.catalog import device, models, stated_model
 from sim.specs.cluster import Cluster, Links
 from sim.specs.fields import InputError, read
 from sim.specs.model import ASSUMED_VOCAB, Model
-from sim.specs.plan import PlacedPlan, Plan
+from sim.specs.plan import Offload, PlacedPlan, Plan
 from sim.specs.rules import divisors
 from sim.validation.table import Measured
 
@@ -318,6 +318,8 @@ def _plan(row: Measured, model: Model, cluster: Cluster, facts: dict[str, Any], 
         given["stage_layers"] = uneven(model.layers, row.pp * chunks)
         notes.texts.append(f"stage_layers = {given['stage_layers']} (spread unevenly, fewer at the ends)")
     facts = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+    if "offload" in facts:
+        facts["offload"] = read(Offload, facts["offload"], "offload")
     # What a source usually runs gives way to what the row states.
     spread = bool(model.experts) and given.get("ep", 1) > 1
     cannot = {

@@ -1,4 +1,4 @@
-"""What published recipes say of runs beyond a table's columns: exchanges of experts, overlap, adapters."""
+"""What published recipes say of runs beyond a table's columns: exchanges of experts, overlap, offload, adapters."""
 
 from tests.validation.test_translate import case
 
@@ -16,6 +16,24 @@ def test_a_recipe_counts_from_the_release_that_has_it(tmp_path) -> None:
     assert (piped.token_dispatcher, piped.ep_overlap) == ("hybridep", False)
     dense = {"device": "gb200", "model": "LLAMA3_8B", "precision": "mxfp8", "gpus": 8, "global_batch": 512}
     assert case(tmp_path, source="NVIDIA Megatron-Bridge 26.06", **dense).plan.token_dispatcher == "alltoall"
+
+
+def test_layers_that_a_recipe_offloads_are_offloaded_where_the_run_shards_weights(tmp_path) -> None:
+    given = {
+        "device": "gb200",
+        "model": "LLAMA3_70B",
+        "layers": 80,
+        "gpus": 64,
+        "global_batch": 256,
+        "precision": "fp8",
+    }
+    sharded = {"zero_stage": 3, "fsdp_shard": 64, "dp": 64}
+    found = [
+        case(tmp_path, source="NVIDIA Megatron-Bridge 26.04", **given | other)
+        for other in (sharded, sharded | {"device": "gb300"}, sharded | {"precision": "mxfp8"}, {"tp": 2, "dp": 32})
+    ]
+    assert [each.plan.offload.activations for each in found] == [0.5, 0.25, 0, 0]
+    assert ["cpu_offloading" in " ".join(each.assumptions) for each in found] == [True, True, False, False]
 
 
 def test_a_run_of_adapters_whose_rank_nobody_says_is_predicted_with_a_word_of_it(tmp_path) -> None:
