@@ -176,10 +176,9 @@ def setting_values(plan: Plan, cluster: Cluster) -> dict[str, float]:
     Raises:
         InputError: the device has no graphs of kernels, or not the plan's kernels or precision.
     """
-    if plan.cuda_graphs and cluster.hardware.on_host:
-        raise InputError("plan.cuda_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
-    if plan.layer_graphs and cluster.hardware.on_host:
-        raise InputError("plan.layer_graphs", True, f"false on {cluster.hardware.title}: for GPUs alone")
+    for name in ("cuda_graphs", "layer_graphs"):
+        if getattr(plan, name) and cluster.hardware.on_host:
+            raise InputError(f"plan.{name}", True, f"false on {cluster.hardware.title}: for GPUs alone")
     if plan.fused_experts and plan.precision != "mxfp8":
         raise InputError("plan.fused_experts", True, f"false with precision {plan.precision}: for mxfp8 alone")
     return {

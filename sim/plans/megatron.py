@@ -19,8 +19,8 @@ EXPRESSES = (
     "tp", "pp", "virtual_stages", "cp", "ep", "etp", "fsdp_shard", "rank_order", "stage_layers", "sequence_parallel",
     "global_batch", "micro_batch", "schedule", "microbatch_group_size", "recompute", "recompute_layers", "zero",
     "gradient_dtype", "overlap_dp", "precision", "fused_wgrad", "offload", "cross_entropy", "tp_comm_overlap",
-    "token_dispatcher", "ep_overlap", "cuda_graphs", "recompute_experts",
-    "layer_graphs",
+    "token_dispatcher", "ep_overlap", "cuda_graphs", "layer_graphs",
+    "recompute_experts",
 )  # fmt: skip
 """Fields of a plan that the arguments say; dp follows from the number of processes."""
 

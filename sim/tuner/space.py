@@ -51,12 +51,11 @@ PRECISIONS = tuple(precisions)
 """Codes of the `precision` column."""
 
 KEPT = (
-    "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "cuda_graphs", "layer_graphs",
-    "fused_wgrad",
+    "gradient_dtype", "overlap_dp", "precision", "optimizer", "compiled", "cuda_graphs", "layer_graphs", "fused_wgrad",
     "scatter_gather", "tp_overlap", "tp_comm_overlap", "token_dispatcher", "fused_experts", "ep_overlap",
     "blocking_sends", "offload", "framework", "core_modules", "cross_entropy", "etp", "fsdp_shard", "rank_order",
-    "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year",
-    "optimizer_barrier", "recompute_experts",
+    "attention_kernel", "product_kernel", "recurrent_kernel", "tempo", "software_year", "optimizer_barrier",
+    "recompute_experts",
 )  # fmt: skip
 """Settings of a plan that are not searched: they are taken from the job's plan."""
 

@@ -108,10 +108,9 @@ def repeats(kind: Kind, index: int) -> Callable[[Op], Expr]:
     Full repeats the forward pass with its collectives. Selective repeats core attention where the scores are
     stored (eager; Megatron-LM's module core_attn), else the norms that stand alone, the experts' activation and MLA's
     products up from the latents (layernorm, moe_act, mla_up_proj), and with `experts_again` all that experts do in a
-    layer (moe); PyTorch's (`native`, torchtitan) keeps every second
-    product and fused attention, and repeats the rest, stored scores (batched products and softmax) among it; its full
-    recompute stops once every saved tensor is back, before the last product (`torch.utils.checkpoint`, early_stop). Of
-    a traced layer only full recompute is known.
+    layer (moe); PyTorch's (`native`, torchtitan) keeps every second product and fused attention, and repeats the rest,
+    stored scores (batched products and softmax) among it; its full recompute stops once every saved tensor is back,
+    before the last product (`torch.utils.checkpoint`, early_stop). Of a traced layer only full recompute is known.
     """
     full, selective = symbol("full"), symbol("selective")
     attended = set[str]() if isinstance(kind, TracedKind) else _attended(kind, index)

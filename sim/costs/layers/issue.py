@@ -35,7 +35,8 @@ them one by one, and eight of 128 rows by 2,048 x 2,048 took 0.267 ms on a Black
 EXPERT_PRODUCTS = {"forward": 2, "backward": 4}
 FUSED_EXPERT_ISSUE = {"forward": 1.2e-3 / 64 / 1.28e-3, "backward": 2.1e-3 / 64 / 1.28e-3}
 """The same of all products of an expert where they are one kernel each for all experts (the plan's `fused_experts`): 64
-experts of width 128 on a GB200, 1.2 ms forward and 2.1 ms backward (TransformerEngine issue 2897, April 2026)."""
+experts of width 128 on a GB200, 1.2 ms forward and 2.1 ms backward (TransformerEngine issue 2897, April 2026); what of
+it does not grow with the experts is counted as if it did."""
 
 COMPILED_ISSUE = {"forward": 1.6, "backward": 1.1, "ends": 1.0}
 """The same of plain layers that are compiled one by one: their wrappers (`calibration.issue_ratios --device cuda
