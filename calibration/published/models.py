@@ -127,7 +127,7 @@ def fit_base(public: Public) -> Base:
     return Base(models, gemms, s0, links, exponent, *checks)
 
 
-def _model(
+def published_model(
     key: Key,
     fit: Fit,
     samples: Samples,
@@ -135,6 +135,10 @@ def _model(
     source: str,
     size: Literal["flop", "bytes"] | None = None,
 ) -> KernelModel:
+    """Return a kernel model of a fit to published samples: its domain, errors and intervals.
+
+    size: by what intervals are binned (left out: FLOP, of kernels without direction bytes).
+    """
     inputs = {name: v for name, v in samples.inputs.items() if name in FORMS[fit.form].inputs}
     domain = {name: [six_digits(v.min()), six_digits(v.max())] for name, v in inputs.items()}
     bins = size_bins(fit, samples)
@@ -178,7 +182,7 @@ def vector_models(
         text += f"; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed (all samples move over 100 MB)"
         text += notes[key]
         text += f"; {target.borrowed}" if target.borrowed else ""
-        made[key] = _in_16bit(_model(key, fit, samples[key], status, text))
+        made[key] = _in_16bit(published_model(key, fit, samples[key], status, text))
     return made
 
 
@@ -212,7 +216,7 @@ def own_models(
     for d, fit in gemms.fits.items():
         kind = "fp16, half of both gradients' time each" if target.training else "bf16"
         text = f"{target.gemm} {kind} ({samples[d].source}); {gemms.note}"
-        models["gemm", d] = _model(("gemm", d), fit, samples[d], "fitted", text)
+        models["gemm", d] = published_model(("gemm", d), fit, samples[d], "fitted", text)
     for d in ATTENTION_DIRECTIONS:
         rows = public.of(target.attention, "attention", d)
         text = (
@@ -220,7 +224,7 @@ def own_models(
             "for the causal mask; s0 fixed: that of FlashAttention-2 on H100; t0 "
             f"{kernels.LAUNCH_FLOOR_S * 1e6:g} us assumed"
         )
-        models["attention", d] = _model(
+        models["attention", d] = published_model(
             ("attention", d), kernels.fit_attention(rows, {"s0": s0[d]}), rows, "fitted", text
         )
     return models | (_in_training(target.training, public) if target.training else {}), gemms
@@ -245,7 +249,7 @@ def _in_training(name: str, public: Public) -> dict[Key, KernelModel]:
             f"{name}, fp16 ({samples.source}), as its framework runs it: a rate above the memory's is that of a kernel "
             f"that leaves out a part of the bytes that layers count; t0 {kernels.VECTOR_FLOOR_S * 1e6:g} us assumed"
         )
-        made[key] = _model(key, fit, samples, "fitted", text, "bytes")
+        made[key] = published_model(key, fit, samples, "fitted", text, "bytes")
     return made
 
 
@@ -376,4 +380,4 @@ def _anchored_attention(target: Profiled, direction: str, rows: Samples, r0: flo
         text += "; time = forward and backward together minus forward"
     text += f"; {target.borrowed}" if target.borrowed else ""
     fit = kernels.fit_attention(rows, {"r0": r0})
-    return _model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)
+    return published_model(("attention", direction), fit, rows, "scaled" if target.borrowed else "fitted", text)

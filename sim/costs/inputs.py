@@ -64,6 +64,7 @@ def model_values(model: Model) -> MappingProxyType[str, float]:
     for k, block in enumerate(model.blocks):
         values |= {f"seq_{k}": float(block.seq), f"keys_{k}": block.keys(), f"ffn_{k}": float(block.ffn)}
         values |= {f"core_flop_{k}": block.core_flop(), f"tensors_{k}": float(block.tensors)}
+        values |= {f"reach_{k}": float(block.reach)}
     return MappingProxyType(values | parameter_symbols(model))
 
 
@@ -338,6 +339,7 @@ def precision_values(name: str, cluster: Cluster) -> dict[str, float]:
         "element_bytes": element,
         "master_bytes": recipe.master_bytes.value,
         "cast_bytes": recipe.cast_bytes_per_element.value,
+        "cast_rate": recipe.cast_rate.value if recipe.cast_rate else 1.0,
         "weight_copy_bytes": recipe.weight_copy_bytes.value,
     }
 

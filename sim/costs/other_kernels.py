@@ -37,6 +37,8 @@ HOPPER_MEMORY = "h200-sxm-141gb"
 """Hopper with the memory beside which scans of newer devices were timed."""
 SCAN_KEYS = 256
 """Tokens of a chunk at which rates are compared (state-spaces/mamba's own)."""
+SCAN_HEAD = 64
+"""Columns of its heads there."""
 
 
 def scan_times(cluster: Cluster) -> dict[str, float]:
@@ -63,6 +65,9 @@ def scan_times(cluster: Cluster) -> dict[str, float]:
 
 
 def _short_rates(profile: Profile) -> dict[str, float]:
-    """Return by direction the FLOP/s of fused attention over `SCAN_KEYS` keys."""
+    """Return by direction the FLOP/s of fused attention over `SCAN_KEYS` keys by heads of `SCAN_HEAD` columns."""
     held = {direction: profile.model_of(("attention", direction)).parameters for direction in BOTH}
-    return {d: p["rate"] * SCAN_KEYS / (SCAN_KEYS + p["s0"]) for d, p in held.items()}
+    return {
+        d: p["rate"] * SCAN_KEYS / (SCAN_KEYS + p["s0"]) * SCAN_HEAD / (SCAN_HEAD + p.get("d0", 0.0))
+        for d, p in held.items()
+    }

@@ -72,10 +72,13 @@ class Block:
         """Return how many keys a query looks at on average; "palm" counts all of them, masked or not."""
         if self.letter == "N" or convention == "palm":
             return float(self.seq)
+        return self.reach - self.reach**2 / (2 * self.seq)
+
+    @property
+    def reach(self) -> int:
+        """Keys that a query looks at at most."""
         window = self.model.window if self.letter in "WY" else 0
-        if 0 < window < self.seq:
-            return window - window**2 / (2 * self.seq)
-        return self.seq / 2
+        return min(window, self.seq) if window else self.seq
 
     @property
     def norms(self) -> int:

@@ -17,7 +17,7 @@ from sim.costs.run_level import RunLevel, symbol_values
 from sim.engine.step import simulate
 from sim.specs import Cluster, InputError, Model, Plan
 from sim.specs.blocks import LETTERS
-from sim.specs.catalog import models
+from sim.specs.catalog import models, precision
 
 TINY = {
     "hidden": 1024, "heads": 16, "kv_heads": 8, "vocab": 32_000, "seq": 2048, "ffn": 4096, "moe_ffn": 512,
@@ -284,6 +284,26 @@ def test_low_precision_is_faster_for_large_products_only_in_layers(device, recip
         assert low["block0", "compute", phase, "seconds"] < usual["block0", "compute", phase, "seconds"]
         assert low["head", "compute", phase, "seconds"] == usual["head", "compute", phase, "seconds"]
         assert low["block0", "compute", phase, "flop"] == usual["block0", "compute", phase, "flop"]
+
+
+def test_a_short_window_costs_fused_attention_as_much_as_a_short_sequence():
+    """Per FLOP: blocks of queries pass whole blocks of keys."""
+    per_flop = {}
+    for window, seq in ((128, 2048), (2048, 2048), (512, 512)):
+        model = replace(SHAPES["window"], window=window, seq=seq)
+        step = simulate(model, Cluster.of("h200-sxm-141gb", nodes=1), Plan(global_batch=64, micro_batch=8))
+        op = next(op for op in step.operations if op.name == "attention forward")
+        per_flop[window, seq] = op.seconds / op.flop
+    assert per_flop[128, 2048] > 1.5 * per_flop[2048, 2048]
+    assert per_flop[512, 512] > 1.2 * per_flop[2048, 2048]
+
+
+def test_casts_to_blocks_of_32_take_longer_than_what_they_move():
+    recipe = precision("mxfp8")
+    assert recipe.cast_rate is not None and precision("fp8").cast_rate is None
+    on = load_profile("b200-2026").model_of(("elementwise", "any")).parameters["bandwidth"]
+    moved = recipe.cast_bytes_per_element.value * 8192**2
+    assert moved / (recipe.cast_rate.value * on) == pytest.approx(52.3e-6, rel=0.02)
 
 
 @pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "nvfp4"])

@@ -55,5 +55,5 @@ def test_balanced_experts_are_an_assumption_until_something_is_said_of_them():
 
 def test_a_wider_interval_for_experts_is_told():
     (line,) = told("experts beside state spaces or sinks were in no fitted run", "gpt-oss-20b")
-    assert "public runs that have them ask for 53 % by themselves" in line
+    assert "public runs that have them ask for 45 % by themselves" in line
     assert not told("experts beside") and not told("experts", "llama3-8b")

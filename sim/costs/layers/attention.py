@@ -44,7 +44,9 @@ def core(kind: BlockKind, size: Sizes) -> Iterator[Op]:
     if kind.eager:
         yield from _stored("", kind, size, size.seq, size.of("keys"))
     else:
-        yield from (in_chunks(op, size) for op in _fused("attention", size.tokens, size.seq / cp, size.of("keys")))
+        # Blocks of queries pass whole blocks of keys: a narrow window costs them as much as a short sequence does.
+        loop = minimum(size.of("reach"), size.seq / cp)
+        yield from (in_chunks(op, size) for op in _fused("attention", size.tokens, loop, size.of("keys")))
 
 
 def cross_core(kind: BlockKind, size: Sizes) -> Iterator[Op]:

@@ -150,7 +150,7 @@ def product(
         name if direction == "forward" else f"{name} {direction}",
         PHASE_OF[direction],
         "compute",
-        time + cast / symbol(kernels.parameter("elementwise", "any", "bandwidth")),
+        time + cast / (symbol("cast_rate") * symbol(kernels.parameter("elementwise", "any", "bandwidth"))),
         kernels.gemm_flop(m, n, k, batch),
         kernels.gemm_bytes(m, n, k, batch, element=element_bytes) + cast,
         product=True,
