@@ -2,7 +2,7 @@
 
 Times of github NVIDIA/cudnn-frontend (MIT), benchmark/sdpa_benchmark_training/results: bf16, causal, cuDNN 9.19
 (February 2026: llama3.1, dsv3, gpt_oss in gb200_919_only_cudnn and gb300_919_only_cudnn) and 9.22 (April 2026: gpt_oss
-with a window of 128 keys). Medians of ten launches, the cache emptied before each.
+with a window of 128 keys), ten launches each.
 """
 
 from typing import NamedTuple

@@ -4,10 +4,9 @@ import pytest
 
 from sim.costs.algebra import Interpreted
 from sim.costs.layers.ops import Op
+from sim.costs.layers.power import H200_LOSES as ALONE
 from sim.costs.layers.power import POWER_SHARE, throttled
 
-ALONE = 0.131
-"""What an H200's products lose alone, at which all of a layer above `POWER_SHARE` meets the limit."""
 LIMIT = {"gemm_forward_throttled": ALONE}
 
 

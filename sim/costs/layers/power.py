@@ -1,6 +1,7 @@
 """What a layer's matrix products lose where they draw more power than a device bears."""
 
 from collections.abc import Sequence
+from math import log
 
 from sim.costs import kernels
 from sim.costs.algebra import Expr, maximum, minimum, symbol
@@ -10,11 +11,12 @@ POWER_SHARE = 2 / 3
 """Of an H200's layer, the share of products from which it draws more power than the device bears; products alone lose
 all that `throttled` says. By blocks and steps of hidden 1536 to 12288 on H200s, of which products took 0.64 to 0.94
 (2026-11-26 and -29)."""
+H200_LOSES = 0.131
+"""What an H200's products lose alone (`throttled` of its profile)."""
 OTHERS_POWER = 0.2
-"""Power of all else in a layer over the limit, and how the power of products goes with the clock: clock ~ power ^
-(1 / `POWER_EXPONENT`), between what a falling voltage (3) and one at its floor (1) give. Assumed; the exponent then
-follows from `POWER_SHARE` and the 13.1 % that an H200's products lose alone."""
-POWER_EXPONENT = 2.4
+"""Power of all else in a layer over the limit: assumed."""
+POWER_EXPONENT = round(log((1 - OTHERS_POWER) / POWER_SHARE + OTHERS_POWER) / -log(1 - H200_LOSES), 1)
+"""Power of products ~ clock ^ this, by both: 2.4, between a voltage in proportion (3) and one at its floor (1)."""
 
 
 def throttled(ops: Sequence[Op], compute_s: Expr) -> Expr:
